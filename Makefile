@@ -1,0 +1,67 @@
+# Every target makes .venv and installs what it needs on first use, and again only when pyproject.toml changes.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+LATER = @echo "make $@ comes with $(1)."
+
+.PHONY: help demo test check bench broker golden fuzz chaos soak test-all interop bench-compare docs jdk clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+test: jdk $(READY) ## all tests that need nothing but this machine
+	@$(BIN)/python -m pytest -n auto --durations 20
+
+check: $(READY) ## format, lint and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(READY) ## speed against baselines, as ratios of one run
+	@$(BIN)/python -m bench
+
+golden: $(READY) ## only the tests on data that Apache's programs wrote
+	@$(BIN)/python -m pytest tests/golden
+
+fuzz: $(READY) ## a million random and mutated frames through the decoders
+	@cd tests && ../$(BIN)/python -m support.fuzz --count 1000000
+
+docs: $(READY) ## write the generated pages again
+	@$(BIN)/python -m rmq_core.config > docs/config.md
+
+demo: jdk $(READY) ## the main job on an embedded broker
+	$(call LATER,the Spark connector)
+
+broker: $(READY) ## a broker on 10911 with its name server on 9876
+	$(call LATER,the broker)
+
+chaos: ## kill -9, cut and stalled networks
+	$(call LATER,the broker)
+
+soak: ## hours of load
+	$(call LATER,the broker)
+
+interop: ## Apache's own clients and brokers against ours; needs Maven
+	$(call LATER,the interoperability tests)
+
+bench-compare: ## speed beside Apache's broker; needs Maven
+	$(call LATER,the interoperability tests)
+
+test-all: test fuzz chaos soak interop ## everything
+
+# Spark needs a JDK; Debian's is installed where that is allowed.
+jdk:
+	@bash scripts/jdk
+
+clean: ## remove what was built
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/build

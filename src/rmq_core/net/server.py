@@ -1,0 +1,147 @@
+"""Listens, limits, closes what is idle, and drains when it stops.
+
+Every listener of a program, the VIP port too, belongs to one Server: they share handlers, limits and the
+pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rmq_core.clock import Clock, SystemClock, Timer
+from rmq_core.net.connection import Connection, Limits, Pass
+from rmq_core.net.dispatch import Dispatcher
+from rmq_core.net.listener import Listener
+from rmq_core.net.tls import ServerTls
+
+logger = logging.getLogger(__name__)
+
+IDLE_SWEEPS = 4
+"""A connection is idle after this many sweeps, so it is closed up to a quarter of the time late."""
+
+TLS_CHECK_INTERVAL_MS = 500
+FILES_KEPT_FREE = 256
+"""Descriptors that connections leave to files and outgoing calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How a server behaves; programs make it from their settings."""
+
+    limits: Limits = field(default_factory=Limits)
+    connections_max: int = 0
+    """0 derives it from the limit of open files."""
+    idle_ms: int = 120_000
+    backlog: int = 1024
+
+
+class Server:
+    """The server side of a program."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        options: ServerOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        tls: ServerTls | None = None,
+        on_pass_end: Callable[[], None] | None = None,
+        on_open: Callable[[Connection], None] | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.connections: set[Connection] = set()
+        self.tls = tls or ServerTls()
+        self._options = options or ServerOptions()
+        self._connections_max = self._options.connections_max or _connections_by_open_files()
+        self._clock = clock or SystemClock()
+        self._pass = Pass(on_pass_end)
+        self._on_open = on_open
+        self._on_close = on_close
+        self._listeners: list[Listener] = []
+        self._timers: dict[str, Timer] = {}
+        self._all_closed = asyncio.Event()
+
+    def listen(self, host: str, port: int) -> int:
+        """Accept connections on an address and return the port; 0 takes a free one. Raises OSError."""
+        listener = Listener(self._accept, self.tls, backlog=self._options.backlog)
+        listener.open(host, port)
+        if not self._listeners:
+            self._repeat("idle", self._options.idle_ms / IDLE_SWEEPS, self._close_idle)
+            if self.tls.context is not None:
+                self._repeat("tls", TLS_CHECK_INTERVAL_MS, self.tls.reload_if_changed)
+        self._listeners.append(listener)
+        return listener.port
+
+    def _accept(self) -> Connection | None:
+        if len(self.connections) >= self._connections_max:
+            logger.warning("refusing a connection: %d are open", len(self.connections))
+            return None
+        connection = Connection(
+            self.dispatcher,
+            limits=self._options.limits,
+            this_pass=self._pass,
+            clock=self._clock,
+            on_open=self._on_open,
+            on_close=self._closed,
+        )
+        self.connections.add(connection)
+        return connection
+
+    def _closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_closed.set()
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def _repeat(self, name: str, interval_ms: float, action: Callable[[], object]) -> None:
+        def run() -> None:
+            action()
+            self._timers[name] = self._clock.call_later(interval_ms, run)
+
+        self._timers[name] = self._clock.call_later(interval_ms, run)
+
+    def _close_idle(self) -> None:
+        for connection in list(self.connections):
+            connection.idle_sweeps += 1
+            if connection.idle_sweeps > IDLE_SWEEPS:
+                logger.info("closing %s: idle", connection.peer)
+                connection.close()
+
+    async def close(self, *, drain_ms: float = 3_000) -> None:
+        """Stop accepting, let calls finish, write what is waiting, close. Idempotent."""
+        for listener in self._listeners:
+            listener.close()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._listeners.clear()
+        self._timers.clear()
+        await self.dispatcher.drain(drain_ms)
+        # One more pass: the answers of the last calls are written at its end.
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.close()
+        if self.connections:
+            self._all_closed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_closed.wait(), drain_ms / 1000)
+        for connection in list(self.connections):
+            connection.abort()
+
+
+def _connections_by_open_files() -> int:
+    """Raise the limit of open files as far as it goes and leave some for the rest of the program."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError):
+            logger.info("the limit of open files stays at %d", soft)
+    return max(soft - FILES_KEPT_FREE, 64)
