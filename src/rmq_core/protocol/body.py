@@ -12,6 +12,7 @@ import base64
 import binascii
 import dataclasses
 import functools
+import math
 import typing
 from collections.abc import Callable
 from enum import Enum
@@ -163,9 +164,12 @@ def _read_text(value: Any) -> str:
 
 def _read_number(value: Any) -> float:
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise RemoteProtocolError(f"{str(value)[:40]!r} is not a number") from None
+    if not math.isfinite(number):
+        raise RemoteProtocolError(f"JSON has no number {number}")
+    return number
 
 
 def _read_boolean(value: Any) -> bool:

@@ -152,7 +152,10 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    return orjson.dumps(value).decode()
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # orjson reads deeper than it writes
+        raise RemoteProtocolError("a header field nests too deep") from None
 
 
 def _int32(value: Any) -> int:
@@ -176,22 +179,22 @@ def _language(value: Any) -> Language:
 def _encode_binary(command: Command) -> bytes:
     code = int(command.code)
     if not -32768 <= code <= 32767:
-        if code & 0xFFFF not in _BINARY_ALIASES:
+        if _BINARY_ALIASES.get(code & 0xFFFF) != code:
             raise LocalProtocolError(f"the binary header cannot carry the code {code}")
         code &= 0xFFFF
-    remark = (command.remark or "").encode()
-    fields = _encode_fields(command.ext or {})
     try:
+        remark = (command.remark or "").encode()
+        fields = _encode_fields(command.ext or {})
         fixed = _BINARY_FIXED.pack(
             code, command.language, command.version, command.opaque, command.flag, len(remark)
         )
-    except struct.error as error:
-        raise LocalProtocolError(f"the binary header cannot carry {command}: {error}") from None
+    except (struct.error, UnicodeEncodeError) as error:
+        raise LocalProtocolError(f"the binary header cannot carry the command: {error}") from None
     return b"".join((fixed, remark, _INT.pack(len(fields)), fields))
 
 
 def _encode_fields(ext: Mapping[str, str]) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     for key, value in ext.items():
         key_bytes, value_bytes = key.encode(), value.encode()
         if len(key_bytes) > 32767:
@@ -250,11 +253,12 @@ class FrameDecoder:
     growing buffer would copy a large frame again for every chunk of it.
     """
 
-    __slots__ = ("_chunks", "_frame_size_max", "_missing", "_ready", "pending_size")
+    __slots__ = ("_chunks", "_frame_size_max", "_missing", "_position", "_ready", "pending_size")
 
     def __init__(self, *, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._frame_size_max = frame_size_max
         self._ready = b""
+        self._position = 0
         self._chunks: list[bytes] = []
         self._missing = 0
         self.pending_size = 0
@@ -276,7 +280,7 @@ class FrameDecoder:
             self._chunks.append(data[end:] if end else data)
             self.pending_size = len(data) - end
             data = data[:end]
-        self._ready = self._ready + data if self._ready else data
+        self._ready = self.whole() + data if self._ready else data
 
     def _end_of_whole_frames(self, data: bytes) -> int:
         position, size = 0, len(data)
@@ -297,14 +301,19 @@ class FrameDecoder:
 
     def next(self) -> bytes | None:
         """The next whole frame with its length field, or None: feed more."""
-        ready = self._ready
+        ready, start = self._ready, self._position
         if not ready:
             return None
-        end = 4 + int.from_bytes(ready[:4], "big")
-        self._ready = ready[end:]
-        return ready[:end]
+        # A position instead of a shorter buffer: many small frames in one chunk would copy the rest for each.
+        end = start + 4 + int.from_bytes(ready[start : start + 4], "big")
+        if end == len(ready):
+            self._ready, self._position = b"", 0
+        else:
+            self._position = end
+        return ready[start:end]
 
     def whole(self) -> bytes:
         """All whole frames in one buffer, empty where none is complete."""
-        ready, self._ready = self._ready, b""
+        ready = self._ready[self._position :]
+        self._ready, self._position = b"", 0
         return ready

@@ -18,7 +18,10 @@ import orjson
 from rmq_core.errors import RemoteProtocolError
 
 DEPTH_MAX = 64
-"""How deep containers may nest in the dialect; Java's bodies reach eight."""
+"""How deep containers may nest; Java's bodies reach eight."""
+
+REFERENCES_SIZE_MAX = 1024 * 1024
+"""Bytes of JSON that references may add: each may point to others, so a short text can mean a huge one."""
 
 _TOKEN = re.compile(
     rb"""[ \t\r\n]*(?:
@@ -39,11 +42,17 @@ class RawKeys(dict[str, Any]):
 
 def loads(data: bytes | memoryview) -> Any:
     """Parse standard JSON or the dialect. Raises RemoteProtocolError where it is neither."""
+    data = bytes(data)
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        value = _Parser(bytes(data)).document()
-    return _resolve_references(value) if b'"$ref"' in bytes(data) else value
+        value = _Parser(data).document()
+    if data.count(b"{") + data.count(b"[") > DEPTH_MAX:
+        _check_depth(value)
+    if b'"$ref"' in data:
+        value = _References(value).resolve()
+        _check_depth(value)
+    return value
 
 
 def dumps(value: Any) -> bytes:
@@ -65,6 +74,7 @@ class _Parser:
         self._position = 0
         self._kind = ""
         self._text = b""
+        self._is_in_key = False
         self._next()
 
     def document(self) -> Any:
@@ -117,7 +127,13 @@ class _Parser:
         if kind in ("number", "word"):
             self._next()
             return text.decode()
-        return orjson.dumps(self._value(depth + 1)).decode()
+        # Text within text within text: the quotes of each level would double the size of the one inside.
+        if self._is_in_key:
+            raise RemoteProtocolError("an object as a key within an object as a key")
+        self._is_in_key = True
+        key = orjson.dumps(self._value(depth + 1)).decode()
+        self._is_in_key = False
+        return key
 
     def _array(self, depth: int) -> list[Any]:
         self._next()
@@ -146,40 +162,61 @@ def _scalar(text: bytes) -> Any:
         raise RemoteProtocolError(f"{text[:40]!r} is not JSON") from None
 
 
-def _resolve_references(root: Any) -> Any:
-    """Replace each {"$ref": path} by what it points to. Java writes them for objects that occur twice."""
+def _check_depth(value: Any) -> None:
+    level: list[Any] = [[value]]
+    for _ in range(DEPTH_MAX + 1):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise RemoteProtocolError(f"JSON nests deeper than {DEPTH_MAX}")
 
-    def resolve(value: Any, parents: tuple[Any, ...]) -> Any:
+
+class _References:
+    """Replaces each {"$ref": path} by what it points to. Java writes them for objects that occur twice."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._size_left = REFERENCES_SIZE_MAX
+
+    def resolve(self) -> Any:
+        return self._resolve(self._root, ())
+
+    def _resolve(self, value: Any, parents: tuple[Any, ...]) -> Any:
         if isinstance(value, dict):
             reference = value.get("$ref")
             if isinstance(reference, str) and len(value) == 1:
-                return _target(root, reference, parents)
+                return self._copy(self._target(reference, parents))
             for key, item in value.items():
-                value[key] = resolve(item, (*parents, value))
+                value[key] = self._resolve(item, (*parents, value))
         elif isinstance(value, list):
-            value[:] = [resolve(item, (*parents, value)) for item in value]
+            value[:] = [self._resolve(item, (*parents, value)) for item in value]
         return value
 
-    try:
-        return resolve(root, ())
-    except RecursionError:
-        raise RemoteProtocolError("JSON nests too deep") from None
+    def _target(self, reference: str, parents: tuple[Any, ...]) -> Any:
+        if reference == "@" and parents:
+            return parents[-1]
+        if reference == ".." and len(parents) > 1:
+            return parents[-2]
+        value = self._root
+        for name, index in re.findall(r"\.([^.\[\]]+)|\[([0-9]+)\]", reference):
+            try:
+                value = value[name] if name else value[int(index)]
+            except (LookupError, TypeError, ValueError):
+                raise RemoteProtocolError(f"the reference {reference[:80]!r} points nowhere") from None
+        return value
 
-
-def _target(root: Any, reference: str, parents: tuple[Any, ...]) -> Any:
-    if reference == "@" and parents:
-        return _without_cycle(parents[-1])
-    if reference == ".." and len(parents) > 1:
-        return _without_cycle(parents[-2])
-    value = root
-    for name, index in re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", reference):
+    def _copy(self, value: Any) -> Any:
+        """A copy that ends at references, so that a document that contains itself stays finite."""
         try:
-            value = value[name] if name else value[int(index)]
-        except (LookupError, TypeError):
-            raise RemoteProtocolError(f"the reference {reference[:80]!r} points nowhere") from None
-    return _without_cycle(value)
-
-
-def _without_cycle(value: Any) -> Any:
-    """A copy that ends at references, so that a document that contains itself stays finite."""
-    return orjson.loads(orjson.dumps(value)) if isinstance(value, dict | list) else value
+            text = orjson.dumps(value)
+        except orjson.JSONEncodeError:
+            raise RemoteProtocolError("references in JSON nest too deep") from None
+        self._size_left -= len(text)
+        if self._size_left < 0:
+            raise RemoteProtocolError(f"references in JSON add more than {REFERENCES_SIZE_MAX} bytes")
+        return orjson.loads(text)

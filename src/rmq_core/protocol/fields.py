@@ -10,8 +10,9 @@ import dataclasses
 import functools
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, TypeVar, Union, cast
 
 from rmq_core.errors import RemoteProtocolError
 
@@ -56,7 +57,15 @@ def camel_case(name: str) -> str:
     return head + "".join(word.capitalize() for word in tail)
 
 
-@functools.cache
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def cached(function: FunctionT) -> FunctionT:
+    """functools.cache for functions of a class: mypy takes no class with a __hash__ for hashable."""
+    return cast(FunctionT, functools.cache(function))
+
+
+@cached
 def field_plans(cls: type) -> tuple[FieldPlan, ...]:
     """The fields of a dataclass, in the order of its constructor."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -78,9 +87,9 @@ def _plan(field: dataclasses.Field[Any], hint: Any) -> FieldPlan:
         if typing.get_origin(hint) is Annotated:  # Annotated[Int32 | None, Wire("x")]
             hint, *notes = typing.get_args(hint)
             bits = next((note.count for note in notes if isinstance(note, Bits)), bits)
-    default = field.default
-    if default is MISSING and field.default_factory is not MISSING:
-        default = field.default_factory()
+    default, factory = field.default, cast(Any, field.default_factory)
+    if default is MISSING and factory is not MISSING:
+        default = factory()
     return FieldPlan(field.name, wire_name, hint, bits, is_optional, default)
 
 

@@ -1,8 +1,8 @@
 """A message as users send it, its properties as text and bytes, and the names of topics and groups.
 
-Properties   `name \\x01 value \\x02` after one another in UTF-8. Some writers leave out the last \\x02, so readers take
-             both forms and whoever appends inserts it. Names may repeat: the last one counts. What has no name or
-             no value does not exist.
+Properties   `name \\x01 value \\x02` after one another in UTF-8. Some writers leave out the last \\x02, so
+             readers take both forms and whoever appends inserts it. Names may repeat: the last one counts.
+             What has no name or no value does not exist.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from typing import Final
 from rmq_core.errors import LocalProtocolError, RemoteProtocolError
 
 _TAIL: Final = struct.Struct(">iq")
-_UNIQUE_KEY = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})", re.ASCII)
+# Judged before bytes.fromhex(), which skips blanks: IPv4 has 32 digits in both kinds of id, IPv6 has 56.
+_DIGITS: Final = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _CLOCK_STEP_MAX_MS: Final = 1_000_000
@@ -48,8 +49,7 @@ def encode_offset_message_id(store_host: bytes, log_offset: int) -> str:
 
 def decode_offset_message_id(text: str) -> OffsetMessageId:
     """Where the message is stored. Raises RemoteProtocolError if the text is no offset message id."""
-    # The length is judged in digits first: fromhex() skips blanks.
-    if not _UNIQUE_KEY.fullmatch(text):
+    if not _DIGITS.fullmatch(text):
         raise RemoteProtocolError(f"not an offset message id: {text[:64]!r}")
     raw = bytes.fromhex(text)
     port, log_offset = _TAIL.unpack_from(raw, len(raw) - _TAIL.size)
@@ -112,8 +112,8 @@ def month_range_ms(moment_ms: int, *, utc_offset_ms: int = 0) -> tuple[int, int]
 
 
 def decode_unique_key(text: str, *, near_ms: int, utc_offset_ms: int = 0) -> UniqueKey | None:
-    """What the key tells, made at or before near_ms and within a month of it; None if it is another kind of text."""
-    if not _UNIQUE_KEY.fullmatch(text):
+    """What the key tells if it was made within the month before near_ms; None for any other kind of text."""
+    if not _DIGITS.fullmatch(text):
         return None
     raw = bytes.fromhex(text)
     ip_size = len(raw) - 12

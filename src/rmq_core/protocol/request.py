@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rmq_core.errors import LocalProtocolError, RemoteProtocolError
 from rmq_core.protocol.body import Body
-from rmq_core.protocol.fields import MISSING, FieldPlan, field_plans, read_int, register_once
+from rmq_core.protocol.fields import MISSING, FieldPlan, cached, field_plans, read_int, register_once
 
 ENVELOPE_FIELDS: Mapping[str, str] = {
     "ns": "namespace of the resource, resolved by proxies",
@@ -101,18 +101,18 @@ class Request(Header, Generic[Reply_co]):
             register_once(REQUESTS, code, cls)
 
 
-@functools.cache
+@cached
 def java_name(request: type[Request[Any]]) -> str:
     """The constant that Apache's sources use: GetMaxOffset → GET_MAX_OFFSET."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", request.__name__).upper()
 
 
-@functools.cache
+@cached
 def _readers(cls: type[Header]) -> tuple[tuple[str, Callable[[str], Any], Any], ...]:
     return tuple((plan.wire_name, _reader(plan), plan.default) for plan in field_plans(cls))
 
 
-@functools.cache
+@cached
 def _writers(cls: type[Header]) -> tuple[tuple[str, str, Callable[[Any], str]], ...]:
     return tuple((plan.name, plan.wire_name, _writer(plan)) for plan in field_plans(cls))
 
