@@ -32,7 +32,7 @@ def integers(bits: int) -> st.SearchStrategy[int]:
 
 def bodies(cls: type[AnyBody]) -> st.SearchStrategy[AnyBody]:
     """Values of a body class, from its declaration."""
-    return typing.cast("st.SearchStrategy[AnyBody]", _beans(cls))
+    return typing.cast("st.SearchStrategy[AnyBody]", _beans(typing.cast("Any", cls)))
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def _values(hint: Any, bits: int = 64) -> st.SearchStrategy[Any]:
     if origin is dict:
         return st.dictionaries(_values(arguments[0]), _values(arguments[1]), max_size=3)
     if dataclasses.is_dataclass(hint):
-        return _beans(hint)
+        return _beans(typing.cast("Any", hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return st.sampled_from(list(hint))
     scalars = {bool: st.booleans(), str: texts, float: floats, bytes: st.binary(max_size=12), int: integers(bits)}

@@ -8,6 +8,7 @@ import hmac
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rmq_core.protocol import acl
 
 texts = st.text()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rmq_core.errors import LocalProtocolError
 from rmq_core.protocol import message as m
 from rmq_core.protocol.message import Message, MessageQueue, Property
@@ -176,7 +177,9 @@ def test_without_a_namespace_names_stay() -> None:
 
 def test_a_message_carries_its_arguments_as_properties() -> None:
     """Each argument alone, in the form brokers read."""
-    wire = Message("T", b"x", tags="paid", keys=["1", "2"], properties={"shop": "s7"}, sharding_key="c").wire_properties()
+    wire = Message(
+        "T", b"x", tags="paid", keys=["1", "2"], properties={"shop": "s7"}, sharding_key="c"
+    ).wire_properties()
     assert wire == {"shop": "s7", "TAGS": "paid", "KEYS": "1 2", "__SHARDINGKEY": "c", "WAIT": "true"}
     assert Message("T", b"x", keys="1", wait_stored=False).wire_properties() == {"KEYS": "1", "WAIT": "false"}
     assert Message("T", b"", delay_level=3).wire_properties()["DELAY"] == "3"
@@ -244,6 +247,11 @@ def test_a_message_cannot_change_behind_its_sender() -> None:
 
 def test_queues_are_ordered_by_topic_broker_and_number() -> None:
     """As every member of a group must order them to share them out alike."""
-    queues = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 10), MessageQueue("S", "z", 3), MessageQueue("T", "a", 9)]
+    queues = [
+        MessageQueue("T", "b", 0),
+        MessageQueue("T", "a", 10),
+        MessageQueue("S", "z", 3),
+        MessageQueue("T", "a", 9),
+    ]
     assert sorted(queues) == [queues[2], queues[3], queues[1], queues[0]]
     assert len({*queues, MessageQueue("T", "b", 0)}) == 4

@@ -10,7 +10,6 @@ Unknown   Keys that no class declares are kept, given back and reported, so that
 from __future__ import annotations
 
 import difflib
-import functools
 import math
 import os
 import re
@@ -29,6 +28,7 @@ T = TypeVar("T")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _INTEGER_LIMIT = 1 << 63
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BOOLEANS = {"true": True, "false": False}
 _KINDS: dict[type, str] = {
     bool: "true or false",
@@ -37,7 +37,7 @@ _KINDS: dict[type, str] = {
     str: "text",
 }
 _HOME = re.compile(r"^~(?=/|$)|\$HOME\b|\$\{(?:HOME|user\.home)\}")
-_SECRET_NAME = re.compile("password|secret", re.IGNORECASE)
+_SECRET_NAME = re.compile("passw|secret", re.IGNORECASE)
 
 
 def key(
@@ -108,10 +108,7 @@ class Key:
         if self.kind is int:
             return int(text) if _INTEGER.fullmatch(text) else None
         if self.kind is float:
-            try:
-                return float(text)
-            except ValueError:
-                return None
+            return float(text) if _NUMBER.fullmatch(text) else None
         return next((member for member in self._members() if self.format(member) == text), None)
 
     def check(self, value: object) -> None:
@@ -130,9 +127,9 @@ class Key:
     def _is_of_kind(self, value: object) -> bool:
         if isinstance(value, bool) or self.kind is bool:
             return isinstance(value, bool) and self.kind is bool
-        if self.kind is float:
-            return isinstance(value, int | float) and math.isfinite(value)
-        if self.kind is int:
+        if self.kind is float and isinstance(value, float):
+            return math.isfinite(value)
+        if self.kind in (int, float):
             return isinstance(value, int) and -_INTEGER_LIMIT <= value < _INTEGER_LIMIT
         return isinstance(value, self.kind)
 
@@ -216,9 +213,17 @@ class Settings:
         return update_all(properties, self)
 
 
-@functools.cache
-def keys_of(settings: type[Any]) -> tuple[Key, ...]:
-    """The declared settings of a Settings class, in their order."""
+_KEYS: dict[type[Settings], tuple[Key, ...]] = {}
+
+
+def keys_of(settings: type[Settings]) -> tuple[Key, ...]:
+    """The declared settings of a class, in their order."""
+    if settings not in _KEYS:
+        _KEYS[settings] = _declared_keys(settings)
+    return _KEYS[settings]
+
+
+def _declared_keys(settings: type[Settings]) -> tuple[Key, ...]:
     hints = typing.get_type_hints(settings)
     keys = []
     for declared in fields(settings):

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rmq_core.clock import Clock, SystemClock, Timer
-from rmq_core.net.connection import Connection, Limits, Pass
+from rmq_core.config import ServerSettings
+from rmq_core.net.connection import Connection, Limits, Pass, UnfinishedFrames
 from rmq_core.net.dispatch import Dispatcher
 from rmq_core.net.listener import Listener
-from rmq_core.net.tls import ServerTls
+from rmq_core.net.tls import ClientAuth, ServerTls, TlsFiles, TlsMode
 
 logger = logging.getLogger(__name__)
 
@@ -145,3 +146,32 @@ def _connections_by_open_files() -> int:
         except (ValueError, OSError):
             logger.info("the limit of open files stays at %d", soft)
     return max(soft - FILES_KEPT_FREE, 64)
+
+
+def server_options(settings: ServerSettings) -> ServerOptions:
+    """The options that settings ask for."""
+    limits = Limits(
+        frame_size_max=settings.frame_max_length,
+        output_soft_bytes=settings.output_soft_limit_bytes,
+        output_hard_bytes=settings.output_hard_limit_bytes,
+        unfinished=UnfinishedFrames(settings.unfinished_frames_max_bytes),
+    )
+    return ServerOptions(
+        limits,
+        connections_max=settings.connections_max,
+        idle_ms=settings.server_channel_max_idle_time_seconds * 1000,
+        backlog=settings.server_socket_backlog,
+    )
+
+
+def server_tls(settings: ServerSettings) -> ServerTls:
+    """The TLS side of the settings. Raises ConfigError where a file cannot be used."""
+    files = TlsFiles(
+        settings.tls_server_cert_path,
+        settings.tls_server_key_path,
+        settings.tls_server_key_password,
+        settings.tls_server_trust_cert_path,
+    )
+    return ServerTls(
+        TlsMode(settings.tls_server_mode), files, client_auth=ClientAuth(settings.tls_server_need_client_auth)
+    )

@@ -49,16 +49,18 @@ class Body:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         """The same from a parsed JSON value."""
-        return cast(Self, _bean_reader(cls)(value))
+        return cast(Self, _bean_reader(cast(Any, cls))(value))
 
     def encode(self, *, standard: bool = False) -> bytes:
         """Write the body as Java does, or as standard JSON."""
         value = _write_bean(self, standard)
-        return orjson.dumps(value) if standard or not _has_raw_keys(type(self)) else fastjson.dumps(value)
+        return (
+            orjson.dumps(value) if standard or not _has_raw_keys(cast(Any, type(self))) else fastjson.dumps(value)
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The body as dicts, lists and scalars."""
-        return cast(dict[str, Any], _write_bean(self, True))
+        return _write_bean(self, True)
 
 
 @functools.cache
@@ -98,7 +100,7 @@ def _bean_writers(cls: type) -> tuple[tuple[str, str, Write], ...]:
 
 def _write_bean(bean: Any, standard: bool) -> dict[str, Any]:
     result = {}
-    for name, wire_name, write in _bean_writers(type(bean)):
+    for name, wire_name, write in _bean_writers(cast(Any, type(bean))):
         value = getattr(bean, name)
         if value is not None:
             result[wire_name] = write(value, standard)

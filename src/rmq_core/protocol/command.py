@@ -152,10 +152,7 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # orjson reads deeper than it writes
-        raise RemoteProtocolError("a header field nests too deep") from None
+    return orjson.dumps(value).decode()
 
 
 def _int32(value: Any) -> int:

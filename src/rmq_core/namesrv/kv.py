@@ -1,0 +1,65 @@
+"""Key-value settings by namespace, kept in a JSON file. The one thing that a name server remembers.
+
+Writes  The table changes first, the file follows before the caller is answered; writes go one after another.
+Crash   The file is replaced as a whole and the one before it stays as .bak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+
+from rmq_core.errors import RemoteProtocolError
+from rmq_core.files import read_or_backup, replace_file
+from rmq_core.protocol import fastjson
+
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+
+Table = dict[str, dict[str, str]]
+
+
+class KvSettings:
+    """namespace → key → value."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Raises RocketMQError where the file and its backup are unreadable."""
+        self._path = Path(path)
+        self._table: Table = read_or_backup(self._path, _parse) or {}
+        self._writing = asyncio.Lock()
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str]:
+        """All values of a namespace; empty where there are none."""
+        return dict(self._table.get(namespace, {}))
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Raises OSError where the file cannot be written; the value holds until the next start then."""
+        self._table.setdefault(namespace, {})[key] = value
+        await self._store()
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Forget a value, if there is one. Raises OSError as put() does."""
+        values = self._table.get(namespace, {})
+        if values.pop(key, None) is not None:
+            await self._store()
+
+    async def _store(self) -> None:
+        async with self._writing:
+            data = orjson.dumps({"configTable": self._table})
+            await asyncio.to_thread(replace_file, self._path, data)
+
+
+def _parse(data: bytes) -> Table:
+    value = fastjson.loads(data) if data.strip() else {}
+    table = value.get("configTable") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(table or {}, dict):
+        raise RemoteProtocolError("not a table of settings")
+    return {
+        str(namespace): {str(key): str(item) for key, item in values.items()}
+        for namespace, values in (table or {}).items()
+        if isinstance(values, dict)
+    }
