@@ -173,7 +173,7 @@ def test_registrations_update_routes_by_their_version(tmp_path: Path) -> None:
 
 
 def test_an_equal_registration_repairs_what_administrators_changed(tmp_path: Path) -> None:
-    """Write permission is wiped and given back, a topic deleted; the next registration counts although it is equal."""
+    """Write permission is wiped and given back, a topic deleted; an equal registration counts then."""
 
     async def main() -> None:
         async with name_servers(tmp_path) as (server,):
@@ -224,13 +224,17 @@ def test_bodies_may_be_compressed_and_are_checked(tmp_path: Path) -> None:
     async def main() -> None:
         async with name_servers(tmp_path) as (server,):
             channel = Channel(address_of(server))
-            header = dict(
-                broker_name="broker-a", broker_addr="1.1.1.1:1", cluster_name="C", broker_id=0, ha_server_addr="x"
-            )
+            header: dict[str, Any] = {
+                "broker_name": "broker-a",
+                "broker_addr": "1.1.1.1:1",
+                "cluster_name": "C",
+                "broker_id": 0,
+                "ha_server_addr": "x",
+            }
             body = RegisterBrokerBody(table(["A", "B"]), ()).encode_compressed(version=479)
             crc = zlib.crc32(body) & 0x7FFFFFFF
             for compressed in (True, False):
-                request = r.RegisterBroker(**header, compressed=compressed, body_crc32=crc)  # type: ignore[arg-type]
+                request = r.RegisterBroker(**header, compressed=compressed, body_crc32=crc)
                 await channel.call(request, body)
                 assert await route(server, "B") is not None
             for bad, crc32, remark in (
@@ -238,8 +242,8 @@ def test_bodies_may_be_compressed_and_are_checked(tmp_path: Path) -> None:
                 (zlib.compress(bytes(200 << 20)), 0, "inflates to more"),
                 (b"garbage", 0, "JSON"),
             ):
+                request = r.RegisterBroker(**header, compressed=bad[:1] == b"x", body_crc32=crc32)
                 with pytest.raises(BrokerError, match=remark):
-                    request = r.RegisterBroker(**header, compressed=bad[:1] == b"x", body_crc32=crc32)  # type: ignore[arg-type]
                     await channel.call(request, bad)
             await channel.close()
 
@@ -275,7 +279,7 @@ def test_lists_of_topics(tmp_path: Path) -> None:
 
 
 def test_key_value_settings_survive_a_restart(tmp_path: Path) -> None:
-    """Put, delete, restart; then a torn file, which the backup stands in for, and a file that is lost altogether."""
+    """Put, delete, restart; then a torn file, which the backup stands in for, and one lost altogether."""
     path = tmp_path / "namesrv-0" / "kvConfig.json"
 
     async def first() -> None:
@@ -337,7 +341,7 @@ def test_brokers_hear_when_the_smallest_id_changes(tmp_path: Path) -> None:
     """Master and slave of one name; the master dies and the slave is told, and shown as master for reading."""
 
     async def main() -> None:
-        settings = {"notify_min_broker_id_changed": True, "support_acting_master": True}
+        settings: dict[str, Any] = {"notify_min_broker_id_changed": True, "support_acting_master": True}
         async with name_servers(tmp_path, **settings) as (server,):
             heard: list[r.NotifyMinBrokerIdChange] = []
 

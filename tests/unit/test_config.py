@@ -73,7 +73,12 @@ class OtherSettings(Settings):
 
     broker_name: str = key("broker-a", "Name.", live=True)
     listen_port: int = key(1, "Port.")
+    size_min: int = key(0, "Smallest.", live=True)
     size_max: int = key(5, "Largest.", at_most=9, live=True)
+
+    def check_together(self) -> None:
+        if self.size_max < self.size_min:
+            raise ConfigError("sizeMax", self.size_max, "must be at least sizeMin")
 
 
 def recorded_configurations(code: int, version: str = "") -> list[str]:
@@ -157,13 +162,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_recorded_configurations_are_written_byte_for_byte() -> None:
-    """Read each answer of a 5.3.3 name server or broker and write it again."""
+    """Read each answer of a 5.3.3 name server or broker, turn its order round and write it again."""
     bodies = [
         body for code in (GET_NAMESRV_CONFIG, GET_BROKER_CONFIG) for body in recorded_configurations(code, "5.3.3")
     ]
     assert bodies
     for body in bodies:
-        assert format_properties(parse_properties(body)) == body
+        assert format_properties(dict(reversed(parse_properties(body).items()))) == body
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -374,12 +379,13 @@ def test_live_settings_change_in_place_and_are_named() -> None:
 
 
 def test_a_refused_change_changes_nothing() -> None:
-    """A good value comes first: beside a bad one, one that needs a restart, and one in another class."""
+    """A good value comes first: beside a bad one, one that needs a restart, and bad ones of another class."""
     sample, other = SampleSettings(), OtherSettings()
     for properties, name in (
         ({"fileReservedTime": "1", "diskRatio": "2"}, "diskRatio"),
         ({"fileReservedTime": "1", "listenPort": "5"}, "listenPort"),
         ({"fileReservedTime": "1", "sizeMax": "10"}, "sizeMax"),
+        ({"fileReservedTime": "1", "sizeMin": "6"}, "sizeMax"),
     ):
         with pytest.raises(ConfigError) as caught:
             update_all(properties, sample, other)

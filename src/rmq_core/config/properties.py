@@ -76,7 +76,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_continued(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 0
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _unescape(text: str, *, name: str, where: str) -> str:

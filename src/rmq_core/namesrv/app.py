@@ -31,7 +31,7 @@ class NameServer:
         *,
         clock: Clock | None = None,
     ) -> None:
-        """Raises ConfigError for settings that cannot be used, RocketMQError for stored ones that are unreadable."""
+        """Raises ConfigError for settings that cannot be used, RocketMQError for unreadable stored ones."""
         self.settings = settings or NamesrvSettings()
         self.server_settings = server_settings or ServerSettings()
         self.clock = clock or SystemClock()

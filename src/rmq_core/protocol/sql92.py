@@ -52,7 +52,7 @@ GRAMMAR = r"""
 strings: STRING ("," STRING)*
 ?unary: primary
     | "+" unary
-    | "-" unary                             -> negative
+    | MINUS unary                           -> negative
     | _NOT unary                            -> negation
 ?primary: STRING                            -> string
     | DECIMAL                               -> decimal
@@ -70,7 +70,9 @@ FLOAT.1: /[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+
 NAME: /[A-Za-z_$][A-Za-z0-9_$]*/
 %declare _OR _AND _IS _NOT _NULL _BETWEEN _IN _TRUE _FALSE SEARCH
 %ignore /[ \t\n\r\f]+/
-// Looks for the end of a line first, and quickly: without one each `-` of a long run would be searched from.
+// A run of `-` is one token, and a comment looks quickly for its end of line: a long run without one would
+// otherwise be searched to the end of the text from each of its characters.
+MINUS: /-+/
 LINE_COMMENT.1: /--(?=[^\n]*+\n|[^\r]*+\r)[^\n\r]*+[\n\r]/
 BLOCK_COMMENT: /\/\*[\s\S]*?\*\//
 %ignore LINE_COMMENT
@@ -301,8 +303,10 @@ class _Compiler(Transformer[Token, _Node]):
     def not_in(self, operand: _Node, strings: frozenset[str]) -> _Node:
         return _is_in(operand, strings, found=False)
 
-    def negative(self, operand: _Node) -> _Node:
-        return _negative(operand)
+    def negative(self, signs: Token, operand: _Node) -> _Node:
+        for _ in signs:
+            operand = _negative(operand)
+        return operand
 
     def negation(self, operand: _Node) -> _Node:
         return _negation(_condition(operand))

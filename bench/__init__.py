@@ -1,0 +1,1 @@
+"""Speed, as ratios of one run on one machine: `python -m bench [name ...]`, also `make bench`."""

@@ -1,0 +1,50 @@
+"""Runs the benchmarks, prints their ratios, and writes them to bench/results with machine and commit."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import decoder, frames, routes
+from bench.measure import Ratio
+
+BENCHMARKS = {"frames": frames.run, "decoder": decoder.run, "routes": routes.run}
+
+
+def main() -> int:
+    wanted = sys.argv[1:] or list(BENCHMARKS)
+    unknown = [name for name in wanted if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+        return 2
+    ratios: list[Ratio] = []
+    for name in wanted:
+        print(f"{name} …", flush=True)
+        ratios += BENCHMARKS[name]()
+    width = max(len(ratio.name) for ratio in ratios)
+    for ratio in ratios:
+        print(ratio.line(width))
+    write(ratios)
+    return 0
+
+
+def write(ratios: list[Ratio]) -> None:
+    """Keep the figures with what they were measured on."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    result = {
+        "commit": commit.stdout.strip(),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "ratios": [ratio.as_dict() for ratio in ratios],
+    }
+    folder = Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What we compare with: the least that does the same work."""
