@@ -1,0 +1,1 @@
+"""Apache RocketMQ in Python: protocol, network and name server."""

@@ -412,6 +412,13 @@ def test_limits_of_output_do_not_contradict_each_other() -> None:
         ServerSettings.from_properties({"outputHardLimitBytes": "10"})
 
 
+def test_enforced_tls_needs_a_certificate() -> None:
+    """Found before anything listens."""
+    with pytest.raises(ConfigError, match=r"tls\.server\.mode=enforcing: needs tls\.server\.certPath"):
+        ServerSettings(tls_server_mode="enforcing")
+    ServerSettings(tls_server_mode="enforcing", tls_server_cert_path="server.pem")
+
+
 @pytest.mark.parametrize("body", recorded_configurations(GET_NAMESRV_CONFIG))
 def test_a_recorded_name_server_configuration_loads_whole(body: str) -> None:
     """What Apache's name servers answered: no unknown key, and each of their keys and values comes back."""

@@ -95,3 +95,5 @@ class ServerSettings(Settings):
         if self.output_hard_limit_bytes < self.output_soft_limit_bytes:
             reason = f"must be at least outputSoftLimitBytes={self.output_soft_limit_bytes}"
             raise ConfigError("outputHardLimitBytes", self.output_hard_limit_bytes, reason)
+        if self.tls_server_mode == "enforcing" and not self.tls_server_cert_path:
+            raise ConfigError("tls.server.mode", self.tls_server_mode, "needs tls.server.certPath")

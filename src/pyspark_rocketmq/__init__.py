@@ -1,0 +1,1 @@
+"""The module by which Spark will find the format `rocketmq`."""

@@ -1,0 +1,1 @@
+"""The Spark connector; its data source comes with a later release."""
