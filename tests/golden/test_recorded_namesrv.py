@@ -81,6 +81,8 @@ async def prepare(server: NameServer, exchange: Exchange, answer: Command) -> No
             await server.kv.put(ext["namespace"], key, value)
     elif code == 103 and answer.code == 0:
         if body:
+            await server.kv.put("ORDER_TOPIC_CONFIG", "gone", "")
+            await server.kv.delete("ORDER_TOPIC_CONFIG", "gone")
             for key, value in KVTable.decode(body).table.items():
                 await server.kv.put("ORDER_TOPIC_CONFIG", key, value)
         if "masterAddr" in (answer.ext or {}):

@@ -83,7 +83,7 @@ def _order_topics(ns: NameServer) -> bytes:
     if not ns.settings.return_order_topic_config_to_broker:
         return b""
     table = ns.kv.namespace(ORDER_TOPIC_NAMESPACE)
-    return KVTable(table).encode() if table else b""
+    return b"" if table is None else KVTable(table).encode()
 
 
 @handles(r.UnregisterBroker)
@@ -235,7 +235,7 @@ async def delete_kv_config(ns: NameServer, call: Call[r.DeleteKvConfig]) -> Answ
 @handles(r.GetKvlistByNamespace)
 async def get_kvlist_by_namespace(ns: NameServer, call: Call[r.GetKvlistByNamespace]) -> Answer[NoFields]:
     table = ns.kv.namespace(call.header.namespace)
-    if not table:
+    if table is None:
         raise BrokerError(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {call.header.namespace}")
     return Answer(NoFields(), KVTable(table).encode())
 

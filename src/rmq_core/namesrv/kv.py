@@ -32,9 +32,10 @@ class KvSettings:
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
-    def namespace(self, namespace: str) -> dict[str, str]:
-        """All values of a namespace; empty where there are none."""
-        return dict(self._table.get(namespace, {}))
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        """All values of a namespace, which may have lost its last one; None where it never had any."""
+        values = self._table.get(namespace)
+        return None if values is None else dict(values)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Raises OSError where the file cannot be written; the value holds until the next start then."""
