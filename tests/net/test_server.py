@@ -392,6 +392,51 @@ def test_stopping_lets_calls_finish(loop_name: str) -> None:
 
 
 @on_both_loops
+def test_newer_clients_are_told_to_go_away_while_stopping(loop_name: str) -> None:
+    """A held call keeps the server draining; a new request gets GO_AWAY, one of 4.9 its answer."""
+
+    async def main() -> None:
+        bench = Bench()
+        async with serving(bench) as (server, address):
+            reader, writer = await asyncio.open_connection(*address.split(":"))
+            channel = Channel(address)
+            held = asyncio.ensure_future(channel.call(Hold("last")))
+            while not bench.seen:
+                await asyncio.sleep(0.001)
+            closing = asyncio.ensure_future(server.close(drain_ms=5_000, tell_to_go_away=True))
+            await asyncio.sleep(0.01)
+            for version, code in ((479, 1500), (407, 0)):
+                writer.write(encode_command(Command(Echo.code, ext={"text": "x"}, version=version)))
+                assert (await read_frame(reader)).code == code
+            bench.released.set()
+            assert (await held).header.text == "last"
+            await closing
+            writer.close()
+            await channel.close()
+
+    run(loop_name, main())
+
+
+@on_both_loops
+def test_several_ports_belong_to_one_server(loop_name: str) -> None:
+    """The port below by two, as the VIP port is: the same handlers, the same limit of connections."""
+
+    async def main() -> None:
+        async with serving(options=ServerOptions(connections_max=2)) as (server, address):
+            vip = f"127.0.0.1:{server.listen('127.0.0.1', 0)}"
+            first, second = Channel(address), Channel(vip)
+            for channel in (first, second):
+                assert (await channel.call(Echo("both"))).header.text == "both"
+            for full in (address, vip):
+                with pytest.raises(ConnectError):
+                    await Channel(full).call(Echo("full"))
+            await first.close()
+            await second.close()
+
+    run(loop_name, main())
+
+
+@on_both_loops
 def test_hooks_see_every_call(loop_name: str) -> None:
     """A hook signs on the client's side and refuses on the server's."""
 

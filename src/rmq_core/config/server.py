@@ -28,6 +28,14 @@ class ServerSettings(Settings):
     server_channel_max_idle_time_seconds: int = key(
         120, "Time without a byte in either direction after which a connection is closed.", at_least=1
     )
+    enable_shutdown_gracefully: bool = key(
+        False,
+        "While stopping, answer requests of 5.3.2 and newer clients with GO_AWAY: they go elsewhere.",
+        live=True,
+    )
+    shutdown_wait_time_seconds: int = key(
+        30, "Time that calls get to finish while stopping gracefully; otherwise it is 3 s.", at_least=0, live=True
+    )
     server_socket_backlog: int = key(1024, "Connections that may wait to be accepted.", at_least=1)
 
     frame_max_length: int = key(
@@ -87,8 +95,6 @@ class ServerSettings(Settings):
     )
     server_netty_worker_group_enable: bool = no_effect(True, "Use Netty's worker group.")
     server_pooled_byte_buf_allocator_enable: bool = no_effect(True, "Take buffers from a pool.")
-    enable_shutdown_gracefully: bool = no_effect(False, "Tell clients to go elsewhere before stopping.")
-    shutdown_wait_time_seconds: int = no_effect(30, "Time that clients get to go elsewhere.")
     use_epoll_native_selector: bool = no_effect(False, "Use Netty's own epoll transport.")
 
     def check_together(self) -> None:

@@ -64,11 +64,14 @@ class NameServer:
         self.port = self._server.listen(self.server_settings.bind_address, self.server_settings.listen_port)
         self._schedule_scan()
 
-    async def close(self, *, drain_ms: float = 3_000) -> None:
+    async def close(self, *, drain_ms: float | None = None) -> None:
         """Stop accepting, let calls finish, close. Idempotent."""
+        is_graceful = self.server_settings.enable_shutdown_gracefully
+        if drain_ms is None:
+            drain_ms = self.server_settings.shutdown_wait_time_seconds * 1000 if is_graceful else 3_000
         if self._scan is not None:
             self._scan.cancel()
-        await self._server.close(drain_ms=drain_ms)
+        await self._server.close(drain_ms=drain_ms, tell_to_go_away=is_graceful)
 
     def settings_text(self) -> str:
         """All settings as properties text."""

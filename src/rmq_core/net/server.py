@@ -115,8 +115,12 @@ class Server:
                 logger.info("closing %s: idle", connection.peer)
                 connection.close()
 
-    async def close(self, *, drain_ms: float = 3_000) -> None:
-        """Stop accepting, let calls finish, write what is waiting, close. Idempotent."""
+    async def close(self, *, drain_ms: float = 3_000, tell_to_go_away: bool = False) -> None:
+        """Stop accepting, let calls finish, write what is waiting, close. Idempotent.
+
+        tell_to_go_away: requests that still come are answered GO_AWAY where the client understands it.
+        """
+        self.dispatcher.is_going_away = tell_to_go_away
         for listener in self._listeners:
             listener.close()
         for timer in self._timers.values():
