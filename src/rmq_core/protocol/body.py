@@ -32,6 +32,7 @@ from rmq_core.protocol.fields import (
     strip_optional,
 )
 
+_TAKEN_AS_IS = frozenset({str, int, bool})
 Read = Callable[[Any], Any]
 Write = Callable[[Any, bool], Any]
 
@@ -65,27 +66,34 @@ class Body:
 
 @functools.cache
 def _bean_reader(cls: type) -> Read:
-    plans = [(plan, plan.wire_name, _reader(plan.type, plan.bits), plan.default) for plan in field_plans(cls)]
+    # A value that is of its type already is taken as it is; tables of a broker have tens of thousands of them.
+    plans = [
+        (plan, plan.wire_name, plan.type, 1 << (plan.bits - 1), _reader(plan.type, plan.bits))
+        for plan in field_plans(cls)
+    ]
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise RemoteProtocolError(f"{cls.__name__} is an object, not {str(value)[:40]!r}")
         values = []
-        for plan, wire_name, read_field, default in plans:
-            item = value.get(wire_name)
-            if item is not None:
+        for plan, wire_name, kind, limit, read_field in plans:
+            item: Any = value.get(wire_name)
+            if type(item) is kind and (kind is not int or -limit <= item < limit) and kind in _TAKEN_AS_IS:
+                values.append(item)
+            elif item is not None:
                 try:
                     values.append(read_field(item))
                 except RemoteProtocolError as error:
                     raise RemoteProtocolError(f"{wire_name}: {error}") from None
             else:
-                values.append(_default(plan, default))
+                values.append(_default(plan))
         return cls(*values)
 
     return read
 
 
-def _default(plan: FieldPlan, default: Any) -> Any:
+def _default(plan: FieldPlan) -> Any:
+    default = plan.default
     if default is MISSING:
         raise RemoteProtocolError(f"{plan.wire_name} is missing")
     # Containers are frozen by convention, yet nobody should share one with the declaration.
@@ -138,7 +146,7 @@ def _reader(hint: Any, bits: int = 64) -> Read:
         key, value = typing.get_args(hint)
         return functools.partial(_read_map, _key_reader(key), _reader(*_unwrap(value)))
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return functools.partial(_read_enum, hint)
+        return _enum_reader(hint)
     if dataclasses.is_dataclass(hint):
         return _bean_reader(cast(type, hint))
     raise TypeError(f"a JSON body cannot hold {hint}")
@@ -210,15 +218,18 @@ def _read_map(read_key: Read, read: Read, value: Any) -> dict[Any, Any]:
     return {read_key(key): read(item) for key, item in value.items() if item is not None}
 
 
-def _read_enum(enum: type[Enum], value: Any) -> Enum:
+def _enum_reader(enum: type[Enum]) -> Read:
     members = list(enum)
-    if isinstance(value, str):
-        for member in members:
-            if member.name.lower() == value.lower() or str(member.value).lower() == value.lower():
-                return member
-    elif isinstance(value, int) and 0 <= value < len(members):
-        return members[value]
-    raise RemoteProtocolError(f"{str(value)[:40]!r} is none of {', '.join(enum.__members__)}")
+    by_text = {text.lower(): member for member in members for text in (member.name, str(member.value))}
+
+    def read(value: Any) -> Enum:
+        if isinstance(value, str) and value.lower() in by_text:
+            return by_text[value.lower()]
+        if isinstance(value, int) and 0 <= value < len(members):
+            return members[value]
+        raise RemoteProtocolError(f"{str(value)[:40]!r} is none of {', '.join(enum.__members__)}")
+
+    return read
 
 
 def _key_reader(hint: Any) -> Read:
