@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,11 @@ async def prepare(server: NameServer, exchange: Exchange, answer: Command) -> No
             server.settings.order_message_enable = True
             await server.kv.put("ORDER_TOPIC_CONFIG", ext["topic"], route.order_topic_conf)
         for data, queues in zip(route.broker_datas or (), route.queue_datas, strict=True):
-            enter(server, data.broker_name, data.broker_addrs, str(data.cluster), table(["other", "another"]))
+            mapping = (route.topic_queue_mapping_by_broker or {}).get(data.broker_name)
+            topics = table(["other", "another"])
+            if mapping is not None:
+                topics = replace(topics, topic_queue_mapping_info_map={ext["topic"]: mapping})
+            enter(server, data.broker_name, data.broker_addrs, str(data.cluster), topics)
             server.routes.register_topic(ext["topic"], [queues])
     elif code == 106:
         for name, data in (ClusterInfo.decode(body).broker_addr_table or {}).items():
