@@ -457,3 +457,21 @@ def test_server_settings_reach_the_server() -> None:
         await server.close()
 
     run(main())
+
+
+def test_a_topic_named_after_its_broker_has_a_route(tmp_path: Path) -> None:
+    """Some clients ask for the cluster, then for the route of the broker's name before anything else."""
+
+    async def main() -> None:
+        async with name_servers(tmp_path) as (server,):
+            broker = FakeBroker("broker-a", "127.0.0.1:10911")
+            await broker.register(server, table(["broker-a", "DefaultCluster", "Orders"]))
+            info = ClusterInfo.decode((await ask(server, r.GetBrokerClusterInfo())).body)
+            assert info.broker_addr_table is not None
+            (name,) = info.broker_addr_table
+            found = await route(server, name)
+            assert found is not None
+            assert [data.broker_addrs for data in found.broker_datas or ()] == [{0: "127.0.0.1:10911"}]
+            await broker.die()
+
+    run(main())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from rmq_core.protocol import bodies
-from rmq_core.protocol.fields import Wire
+from rmq_core.protocol.fields import Int32, Wire
 from rmq_core.protocol.request import Header, NoFields, Request
 
 
@@ -67,6 +67,7 @@ class RegisterFilterServer(Request[NoFields]):
     """Belongs to the filter server of 4.x, served by nobody."""
 
     code: ClassVar = 301
+    filter_server_addr: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ class RegisterMessageFilterClass(Request[NoFields]):
     """Belongs to the filter server of 4.x, served by nobody."""
 
     code: ClassVar = 302
+    consumer_group: str
+    topic: str
+    class_name: str
+    class_crc: Annotated[Int32, Wire("classCRC")]
 
 
 @dataclass(frozen=True, slots=True)
