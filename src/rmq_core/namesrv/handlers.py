@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmq_core.config import parse_properties, update_all
 from rmq_core.errors import BrokerError, ConfigError, RemoteProtocolError
@@ -31,6 +31,7 @@ from rmq_core.protocol.request import NoFields
 if TYPE_CHECKING:
     from rmq_core.namesrv.app import NameServer
 
+HELP: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 INFLATED_SIZE_MAX = 64 << 20
 UNIT_FLAG, UNIT_SUBSCRIBED_FLAG = 1, 2
 
@@ -122,7 +123,7 @@ async def get_routeinfo_by_topic(ns: NameServer, call: Call[r.GetRouteinfoByTopi
         route = ns.routes.route(topic)
         body = None if route is None else replace(route, order_topic_conf=order).encode(standard=is_standard)
     if body is None:
-        remark = f"No topic route info in name server for the topic: {topic}"
+        remark = f"No topic route info in name server for the topic: {topic}\n{HELP}"
         raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, remark)
     return Answer(NoFields(), body)
 

@@ -17,7 +17,7 @@ import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import orjson
 
@@ -50,7 +50,16 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Header)
 
 _PREFIX = struct.Struct(">iI").unpack_from
+_OTHER_ENCODINGS: Final = 1 << 24
+"""The second word of a frame is smaller where its header is JSON."""
+_JOINED_MAX: Final = 32 << 10
+"""Output up to this size is joined: copying it costs less than handing over many pieces."""
 _opaques = itertools.count(1)
+
+
+def next_opaque() -> int:
+    """A number by which the answer to a call of ours will be known."""
+    return next(_opaques) & 0x7FFFFFFF
 
 
 class UnfinishedFrames:
@@ -75,26 +84,46 @@ class Limits:
 
 
 class Pass:
-    """One iteration of the event loop: what it has to say is written at its end, once per connection."""
+    """One iteration of the event loop: what it has to say is written at its end, once per connection.
 
-    __slots__ = ("_connections", "_on_end")
+    Where its end fails, nothing that was said in it may be believed: those connections are closed.
+    """
+
+    __slots__ = ("_connections", "_is_scheduled", "_on_end")
 
     def __init__(self, on_end: Callable[[], None] | None = None) -> None:
         self._on_end = on_end
         self._connections: list[Connection] = []
+        self._is_scheduled = False
+
+    def soon(self) -> None:
+        """Let this pass have an end even if no connection has anything to say."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._end)
 
     def schedule(self, connection: Connection) -> None:
         """Flush the connection at the end of this pass."""
-        if not self._connections:
-            asyncio.get_running_loop().call_soon(self._end)
+        if not self._is_scheduled:
+            self.soon()
         self._connections.append(connection)
 
     def _end(self) -> None:
+        failure = None
         if self._on_end is not None:
-            self._on_end()
+            try:
+                self._on_end()
+            except Exception as error:  # whatever it was, it must not stop the loop
+                failure = error
+        self._is_scheduled = False
         connections, self._connections = self._connections, []
+        if failure is not None:
+            logger.critical("closing %d connections, their answers may be wrong: %s", len(connections), failure)
         for connection in connections:
-            connection.flush()
+            if failure is None:
+                connection.flush()
+            else:
+                connection.abort()
 
 
 @dataclass(slots=True)
@@ -139,6 +168,9 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(frame_size_max=limits.frame_size_max)
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes | memoryview] = []
+        self._output_size = 0
+        """Of what send() collected; the small replies of hot handlers are not counted."""
+        self._is_paused = False
         self._pending: dict[int, _Pending] = {}
         self._sweep: Timer | None = None
         self._sweep_at_ms = 0.0
@@ -198,10 +230,10 @@ class Connection(asyncio.Protocol):
             raise RemoteProtocolError(f"unfinished frames of all peers exceed {unfinished.limit} bytes")
 
     def pause_writing(self) -> None:
-        self.is_congested = True
+        self.is_congested = self._is_paused = True
 
     def resume_writing(self) -> None:
-        self.is_congested = False
+        self.is_congested = self._is_paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
         self._drained()
@@ -228,10 +260,14 @@ class Connection(asyncio.Protocol):
             header_end = position + 8 + (word & 0xFFFFFF)
             if header_end > frame_end:
                 raise RemoteProtocolError("a header longer than its frame")
-            if word >> 24 == HeaderEncoding.JSON:
-                header = _parse(frames[position + 8 : header_end])
-                handler = hot.get(header.get("code"))  # type: ignore[arg-type]
-                if handler is not None and not header.get("flag", 0) & RESPONSE_FLAG:
+            if word < _OTHER_ENCODINGS:
+                try:
+                    header = orjson.loads(frames[position + 8 : header_end])
+                    is_answer = header.get("flag", 0) & RESPONSE_FLAG
+                    handler = None if is_answer else hot.get(header["code"])
+                except (ValueError, LookupError, TypeError, AttributeError):
+                    handler = None  # no plain JSON of the expected shape goes the long way
+                if handler is not None:
                     self.encoding = HeaderEncoding.JSON
                     self._serve_hot(handler, header, frames[header_end:frame_end])
                     position = frame_end
@@ -270,21 +306,30 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             return
         self._output.append(data)
+        self._output_size += len(data)
+        if self._output_size > self.limits.output_soft_bytes:
+            self.is_congested = True
         if len(self._output) == 1:
             self._pass.schedule(self)
 
     def flush(self) -> None:
         """Hand what was collected to the transport."""
         output, self._output = self._output, []
+        self._output_size = 0
         transport = self._transport
         if transport is None or not output or transport.is_closing():
             return
         self.idle_sweeps = 0
         if len(output) == 1:
             transport.write(output[0])
+        elif sum(map(len, output)) <= _JOINED_MAX:
+            transport.write(b"".join(output))
         else:
             transport.writelines(output)
-        if self.is_congested:
+        if self.is_congested and not self._is_paused:  # the socket took it all
+            self.is_congested = False
+            self._drained()
+        elif self.is_congested:
             waiting = transport.get_write_buffer_size()
             if waiting > 2 * self.limits.output_hard_bytes:
                 logger.warning("closing %s: it does not read, %d bytes wait for it", self.peer, waiting)
@@ -324,7 +369,7 @@ class Connection(asyncio.Protocol):
     def _command(self, request: Request[Any], body: bytes, *, flag: int) -> Command:
         command = Command(
             code=request.code,
-            opaque=next(_opaques) & 0x7FFFFFFF,
+            opaque=next_opaque(),
             flag=flag,
             ext=request.to_ext() or None,
             body=body,
@@ -369,17 +414,6 @@ class Connection(asyncio.Protocol):
                 call.answer.set_exception(CallTimeoutError(f"{self.peer} did not answer in time"))
         if self._pending:
             self._watch(min(call.deadline_ms for call in self._pending.values()))
-
-
-def _parse(header: bytes) -> dict[str, Any]:
-    """The JSON header where it is plain JSON of the expected shape; an empty dict sends it the long way."""
-    try:
-        value = orjson.loads(header)
-    except orjson.JSONDecodeError:
-        return {}
-    if isinstance(value, dict) and isinstance(value.get("code"), int) and isinstance(value.get("flag", 0), int):
-        return value
-    return {}
 
 
 def header_of(command: Command) -> dict[str, Any]:

@@ -150,6 +150,10 @@ class Dispatcher:
             return None
         return encode_command(_response(opaque, encoding, answer))
 
+    def encode_answer(self, opaque: int, encoding: HeaderEncoding, answer: Answer[Any]) -> bytes:
+        """The frame of an answer, for handlers that send it by themselves."""
+        return encode_command(_response(opaque, encoding, answer))
+
     def _error_answer(self, code: int, error: BaseException) -> Answer[Any]:
         if isinstance(error, BrokerError):
             return Answer(_NO_FIELDS, code=error.code, remark=error.remark)

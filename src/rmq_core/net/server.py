@@ -68,10 +68,17 @@ class Server:
         self._timers: dict[str, Timer] = {}
         self._all_closed = asyncio.Event()
 
+    def pass_end_soon(self) -> None:
+        """Have on_pass_end called at the end of this pass, whether or not anybody is answered in it."""
+        self._pass.soon()
+
     def listen(self, host: str, port: int) -> int:
         """Accept connections on an address and return the port; 0 takes a free one. Raises OSError."""
         listener = Listener(self._accept, self.tls, backlog=self._options.backlog)
-        listener.open(host, port)
+        try:
+            listener.open(host, port)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
         if not self._listeners:
             self._repeat("idle", self._options.idle_ms / IDLE_SWEEPS, self._close_idle)
             if self.tls.context is not None:

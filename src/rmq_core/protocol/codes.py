@@ -109,7 +109,9 @@ class Language(IntEnum):
 
 
 # Ordinals of Apache's version enumeration, where a behaviour depends on them.
+V3_0_7_SNAPSHOT = 28
 V3_0_11 = 37
+V3_1_8_SNAPSHOT = 62
 V3_4_9 = 121
 V4_1_0_SNAPSHOT = 232
 V4_9_3 = 399

@@ -29,6 +29,7 @@ ONEWAY_FLAG = 2
 
 _PREFIX = struct.Struct(">iI")
 _BINARY_FIXED = struct.Struct(">hBhiii")
+_LENGTH = struct.Struct(">I")
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _HEADER_LENGTH_MASK = 0xFFFFFF
@@ -123,6 +124,11 @@ def _decode_json(header: bytes, body: bytes) -> Command:
     value = fastjson.loads(header)
     if not isinstance(value, dict):
         raise RemoteProtocolError("a JSON header is an object")
+    return command_of(value, body, HeaderEncoding.JSON)
+
+
+def command_of(value: Mapping[str, Any], body: bytes, encoding: HeaderEncoding) -> Command:
+    """The command whose header has been parsed already. Raises RemoteProtocolError."""
     ext = value.get("extFields")
     remark = value.get("remark")
     return Command(
@@ -134,7 +140,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
         body=body,
         language=_language(value.get("language")),
         version=_int32(value.get("version")),
-        encoding=HeaderEncoding.JSON,
+        encoding=encoding,
     )
 
 
@@ -280,12 +286,12 @@ class FrameDecoder:
         self._ready = self.whole() + data if self._ready else data
 
     def _end_of_whole_frames(self, data: bytes) -> int:
-        position, size = 0, len(data)
+        position, size, unpack = 0, len(data), _LENGTH.unpack_from
         while True:
             if size - position < 4:
                 self._missing = 4 - (size - position)
                 return position
-            length = int.from_bytes(data[position : position + 4], "big")
+            (length,) = unpack(data, position)
             if not 4 <= length <= self._frame_size_max - 4:
                 raise RemoteProtocolError(
                     f"a frame of {length} bytes; the limit is {self._frame_size_max - 4}, the least 4"

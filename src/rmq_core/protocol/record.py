@@ -267,6 +267,22 @@ def decode_record(buffer: Buffer, position: int = 0, *, verify_crc: bool = False
     )
 
 
+def record_properties(buffer: Buffer, position: int = 0) -> bytes:
+    """The property_bytes of the record at a position, for whoever needs nothing else of it.
+
+    Raises RemoteProtocolError if there is no whole record.
+    """
+    try:
+        (sys_flag,) = _SYS_FLAG.unpack_from(buffer, position + _SYS_FLAG_POSITION)
+        body_start = position + _DECODERS[sys_flag >> 4 & 3].size
+        (body_size,) = _SYS_FLAG.unpack_from(buffer, body_start - 4)
+        _, magic = _HEAD.unpack_from(buffer, position)
+    except struct.error:
+        raise RemoteProtocolError(f"no whole record at {position}") from None
+    _, _, topic_end, end = _tail(buffer, body_start, body_size, magic)
+    return bytes(buffer[topic_end + 2 : end])
+
+
 def _tail(buffer: Buffer, body_start: int, body_size: int, magic: int) -> tuple[int, int, int, int]:
     """Where the body ends, the topic starts and ends, and the record ends; all of it inside the buffer."""
     body_end = body_start + max(body_size, 0)

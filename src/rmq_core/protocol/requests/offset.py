@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+from rmq_core.errors import RemoteProtocolError
 from rmq_core.protocol import bodies
-from rmq_core.protocol.fields import Int32, Wire
+from rmq_core.protocol.command import ONEWAY_FLAG
+from rmq_core.protocol.fields import Int32, Wire, read_int
 from rmq_core.protocol.request import Header, NoFields, Request
 
 
@@ -38,6 +40,34 @@ class UpdateConsumerOffset(Request[NoFields]):
     topic: str
     queue_id: Int32
     commit_offset: int
+
+
+class CommitFields(NamedTuple):
+    """What a broker needs of an UpdateConsumerOffset; what is missing is answered by its name."""
+
+    opaque: int
+    is_oneway: bool
+    group: str
+    topic: str
+    queue_id: int | None
+    offset: int | None
+
+
+def decode_commit(header: dict[str, Any]) -> CommitFields:
+    """The hot decoder: what UpdateConsumerOffset reads, from a parsed header. Raises RemoteProtocolError."""
+    try:
+        ext = header["extFields"]
+        queue_id, offset = ext.get("queueId"), ext.get("commitOffset")
+        return CommitFields(
+            header["opaque"],
+            bool(header.get("flag", 0) & ONEWAY_FLAG),
+            ext["consumerGroup"],
+            ext["topic"],
+            read_int(queue_id, bits=32) if queue_id else None,
+            read_int(offset) if offset else None,
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise RemoteProtocolError(f"a commit without its fields: {error!r}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
+from rmq_core.errors import RemoteProtocolError
+from rmq_core.protocol.command import ONEWAY_FLAG
 from rmq_core.protocol.fields import Int32, Wire
 from rmq_core.protocol.request import Header, Request
 
@@ -59,3 +61,48 @@ class LitePullMessage(PullHeader, Request[Pulled]):
     code: ClassVar = 361
     reply: ClassVar = Pulled
     accepts: ClassVar = frozenset({0, 19, 20, 21})
+
+
+class PullFields(NamedTuple):
+    """What a broker needs of a pull."""
+
+    opaque: int
+    is_oneway: bool
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    count_max: int
+    sys_flag: int
+    commit_offset: int
+    suspend_ms: int
+    sub_version: int
+    subscription: str | None
+    expression_type: str | None
+    size_max: int
+    """0 where the client names none."""
+
+
+def decode_pull(header: dict[str, Any]) -> PullFields:
+    """The hot decoder: what PullHeader reads, from a parsed header. Raises RemoteProtocolError."""
+    try:
+        ext = header["extFields"]
+        get = ext.get
+        return PullFields(
+            header["opaque"],
+            bool(header.get("flag", 0) & ONEWAY_FLAG),
+            ext["consumerGroup"],
+            ext["topic"],
+            int(ext["queueId"]),
+            int(ext["queueOffset"]),
+            int(ext["maxMsgNums"]),
+            int(ext["sysFlag"]),
+            int(ext["commitOffset"]),
+            int(ext["suspendTimeoutMillis"]),
+            int(ext["subVersion"]),
+            get("subscription"),
+            get("expressionType"),
+            int(get("maxMsgBytes") or 0),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RemoteProtocolError(f"a pull without its fields: {error!r}") from None

@@ -133,6 +133,30 @@ its queues, queue id, system flag, born time, flag as they are typed; properties
 and batch as they came, or None."""
 
 
+def decode_send_v1(header: dict[str, Any]) -> SendFields:
+    """The same from the names of version 1. Raises RemoteProtocolError."""
+    try:
+        ext = header["extFields"]
+        get = ext.get
+        return (
+            header["opaque"],
+            ext["producerGroup"],
+            ext["topic"],
+            ext["defaultTopic"],
+            int(ext["defaultTopicQueueNums"]),
+            int(ext["queueId"]),
+            int(ext["sysFlag"]),
+            int(ext["bornTimestamp"]),
+            int(ext["flag"]),
+            get("properties"),
+            get("reconsumeTimes"),
+            get("maxReconsumeTimes"),
+            get("batch"),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RemoteProtocolError(f"a send without its fields: {error!r}") from None
+
+
 def decode_send_v2(header: dict[str, Any]) -> SendFields:
     """The hot decoder: what SendHeaderV2 reads, from a parsed header. Raises RemoteProtocolError."""
     try:
