@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -12,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_core.config import (
+    BROKER_DEFAULTS,
     NAMESRV_DEFAULTS,
     USAGE,
+    BrokerSettings,
     ClientSettings,
     NamesrvSettings,
     ServerSettings,
     Settings,
+    StoreSettings,
     UnknownKey,
     expand_path,
     format_properties,
@@ -81,13 +85,21 @@ class OtherSettings(Settings):
             raise ConfigError("sizeMax", self.size_max, "must be at least sizeMin")
 
 
+def sample_file(name: str) -> list[dict[str, str]]:
+    """The properties of a file in conf/ as it is, and with every commented-out setting switched on."""
+    lines = (ROOT / "conf" / name).read_text(encoding="utf-8").splitlines()
+    switched_on = [line.removeprefix("# ") if "=" in line else line for line in lines]
+    return [parse_properties("\n".join(lines)), parse_properties("\n".join(switched_on))]
+
+
 def recorded_configurations(code: int, version: str = "") -> list[str]:
-    """Bodies with which Apache's programs answered a request for their configuration."""
-    return [
+    """Bodies with which Apache's programs answered a request for their configuration, each once."""
+    bodies = [
         each.response.body.decode()
         for each in exchanges()
         if each.code == code and each.response and each.response.body and each.server.endswith(version)
     ]
+    return list(dict.fromkeys(bodies))
 
 
 # Properties text
@@ -461,13 +473,24 @@ def test_config_md_is_fresh() -> None:
 
 def test_sample_files_load_without_unknown_keys() -> None:
     """conf/namesrv.conf as it is, and with every commented-out setting switched on."""
-    text = (ROOT / "conf" / "namesrv.conf").read_text(encoding="utf-8")
-    switched_on = "\n".join(line.removeprefix("# ") if "=" in line else line for line in text.splitlines())
-    for properties in (parse_properties(text), parse_properties(switched_on)):
+    for properties in sample_file("namesrv.conf"):
         namesrv, _, unknown = load(properties, NamesrvSettings, ServerSettings)
         assert unknown == []
         assert namesrv == NamesrvSettings()
-    assert len(parse_properties(switched_on)) > 10
+    assert len(properties) > 10
+
+
+def test_the_sample_file_of_a_broker_shows_its_defaults() -> None:
+    """conf/broker.conf: what is commented out must be the default of today; only names and certificates differ."""
+    classes = BrokerSettings, ServerSettings, StoreSettings, ClientSettings
+    defaults = {each.name: each.format(each.default) for settings in classes for each in keys_of(settings)}
+    defaults |= BROKER_DEFAULTS
+    for properties in sample_file("broker.conf"):
+        *_, unknown = load(properties, *classes, defaults=BROKER_DEFAULTS)
+        assert unknown == []
+        own = {name for name in properties if properties[name] != defaults[name]}
+        assert own <= {"brokerName", "namesrvAddr", "tls.server.certPath", "tls.server.keyPath"}
+    assert len(properties) > 25
 
 
 # Paths and the command line
@@ -534,3 +557,212 @@ def test_an_argument_that_means_nothing_is_refused(argv: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_arguments(argv)
     assert caught.value.key == argv[0]
+
+
+# The store
+
+
+def test_store_defaults_are_those_of_the_sheet() -> None:
+    """One key of each family: paths, sizes, flushing, reading, index, retention, delay, replication."""
+    assert {
+        "storePathRootDir": "$HOME/store",
+        "mappedFileSizeCommitLog": "1073741824",
+        "mappedFileSizeConsumeQueue": "6000000",
+        "flushDiskType": "ASYNC_FLUSH",
+        "flushIntervalCommitLog": "500",
+        "maxMessageSize": "4194304",
+        "maxTransferCountOnMessageInMemory": "32",
+        "maxHashSlotNum": "5000000",
+        "maxIndexNum": "20000000",
+        "deleteWhen": "04",
+        "fileReservedTime": "72",
+        "logicalDiskSpaceCleanForciblyThreshold": "0.8",
+        "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "brokerRole": "ASYNC_MASTER",
+        "timerCongestNumEachSlot": "2147483647",
+    }.items() <= StoreSettings().to_properties().items()
+    assert "storePathCommitLog" not in StoreSettings().to_properties()
+
+
+def test_store_defaults_are_those_of_apache() -> None:
+    """Against what a 5.3.3 broker answered; it had its own places, delay levels and a Bloom filter of 112 bits."""
+    own = {"storePathRootDir", "storePathCommitLog", "messageDelayLevel", "bitMapLengthConsumeQueueExt"}
+    recorded = parse_properties(recorded_configurations(GET_BROKER_CONFIG, "5.3.3")[0])
+    compared = [each for each in keys_of(StoreSettings) if each.name in recorded and each.name not in own]
+    assert len(compared) > 160
+    for each in compared:
+        assert each.format(each.default) == recorded[each.name], each.name
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mappedFileSizeCommitLog", "2147483648"),
+        ("mappedFileSizeCommitLog", "0"),
+        ("mappedFileSizeConsumeQueue", "1M"),
+        ("flushDiskType", "sync_flush"),
+        ("brokerRole", "MASTER"),
+        ("maxIndexNum", "1"),
+        ("maxIndexNum", "106374183"),
+        ("diskMaxUsedSpaceRatio", "101"),
+        ("fileReservedTime", "-1"),
+        ("haListenPort", "65536"),
+        ("deleteWhen", "24"),
+        ("deleteWhen", ""),
+        ("deleteWhen", "4,5"),
+        ("timerCheckMetricsWhen", "5h"),
+        ("messageDelayLevel", "1s  5s"),
+        ("messageDelayLevel", "1s 5"),
+        ("messageDelayLevel", ""),
+    ],
+)
+def test_a_bad_setting_of_the_store_is_refused(name: str, text: str) -> None:
+    """Beside the ranges: index files that Java could not address, hours and delays that mean nothing."""
+    with pytest.raises(ConfigError) as caught:
+        StoreSettings.from_properties({name: text})
+    assert caught.value.key == name
+
+
+def test_store_settings_at_their_limits_are_accepted() -> None:
+    """The last values before each refusal, and the forms that lists may have."""
+    StoreSettings.from_properties({"maxIndexNum": "106374180", "maxHashSlotNum": "1", "deleteWhen": "0;23; 4;"})
+    StoreSettings.from_properties({"messageDelayLevel": "1d", "diskMaxUsedSpaceRatio": "99"})
+
+
+# The broker
+
+
+def test_broker_defaults_are_those_of_the_sheet() -> None:
+    """One key of each family: identity, registration, topics, pulls, filters, offsets, transactions."""
+    broker = BrokerSettings()
+    assert {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": socket.gethostname(),
+        "brokerId": "0",
+        "registerNameServerPeriod": "30000",
+        "registerBrokerTimeoutMills": "24000",
+        "brokerPermission": "6",
+        "autoCreateTopicEnable": "true",
+        "defaultTopicQueueNums": "8",
+        "shortPollingTimeMills": "1000",
+        "slaveReadEnable": "false",
+        "consumerFallbehindThreshold": "17179869184",
+        "maxErrorRateOfBloomFilter": "20",
+        "flushConsumerOffsetInterval": "5000",
+        "transactionTimeOut": "6000",
+        "transactionCheckInterval": "30000",
+        "transactionMetricFlushInterval": "10000",
+        "popConsumerFSServiceInit": "true",
+        "usePIDColdCtrStrategy": "true",
+        "brokerElectionPriority": "2147483647",
+        "configBlackList": "configBlackList;brokerConfigPath",
+    }.items() <= broker.to_properties().items()
+    assert (broker.broker_ip1, broker.broker_ip2, broker.namesrv_addr) == (None, None, None)
+
+
+def test_broker_defaults_are_those_of_apache() -> None:
+    """Against what a 5.3.3 broker on two processors answered; it had its own names, transactions and filters."""
+    own = {"brokerClusterName", "brokerName", "brokerIP1", "brokerIP2", "namesrvAddr", "rocketmqHome"}
+    own |= {"transactionCheckInterval", "transactionTimeOut", "enablePropertyFilter", "recallMessageEnable"}
+    own |= {"transactionMetricFlushInterval"}  # Later versions store these counts less often.
+    recorded = parse_properties(recorded_configurations(GET_BROKER_CONFIG, "5.3.3")[0])
+    compared = [each for each in keys_of(BrokerSettings) if each.name in recorded and each.name not in own]
+    assert len(compared) > 180
+    for each in compared:
+        assert each.format(each.default) == recorded[each.name], each.name
+
+
+@pytest.mark.parametrize("body", recorded_configurations(GET_BROKER_CONFIG))
+def test_a_recorded_broker_configuration_loads_whole(body: str) -> None:
+    """What Apache's brokers answered: every value comes back, and only a misspelt key of their file is unknown."""
+    recorded = parse_properties(body)
+    *settings, unknown = load(
+        recorded, BrokerSettings, ServerSettings, StoreSettings, ClientSettings, defaults=BROKER_DEFAULTS
+    )
+    assert {(each.name, each.nearest) for each in unknown} <= {
+        ("mapedFileSizeCommitLog", "mappedFileSizeCommitLog")
+    }
+    given_back: dict[str, str] = {}
+    for each in settings:
+        given_back |= each.to_properties()
+    assert given_back.items() >= recorded.items()
+
+
+APACHE_SAMPLES = [
+    "brokerClusterName=DefaultCluster brokerName=broker-a brokerId=0 deleteWhen=04 fileReservedTime=48 "
+    "brokerRole=ASYNC_MASTER flushDiskType=ASYNC_FLUSH",
+    "brokerClusterName=DefaultCluster brokerName=broker-a brokerId=1 deleteWhen=04 fileReservedTime=48 "
+    "brokerRole=SLAVE flushDiskType=ASYNC_FLUSH",
+    "brokerClusterName=RaftCluster brokerName=RaftNode00 listenPort=30911 namesrvAddr=127.0.0.1:9876 "
+    "storePathRootDir=/data/node00 storePathCommitLog=/data/node00/commitlog enableDLegerCommitLog=true "
+    "dLegerGroup=RaftNode00 dLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912 dLegerSelfId=n0 "
+    "sendMessageThreadPoolNums=16",
+    "brokerClusterName=DefaultCluster brokerName=broker-a brokerId=-1 brokerRole=SLAVE deleteWhen=04 "
+    "enableControllerMode=true controllerAddr=127.0.0.1:9877;127.0.0.1:9878 storePathEpochFile=/data/epoch "
+    "allAckInSyncStateSet=true listenPort=30911 fileReservedTime=48",
+]
+
+
+@pytest.mark.parametrize("sample", APACHE_SAMPLES)
+def test_the_keys_of_apaches_sample_files_are_known(sample: str) -> None:
+    """Keys of the samples for a master, a slave, DLedger and the controller, from 4.9 to 5.x."""
+    properties = parse_properties(sample.replace(" ", "\n"))
+    broker, server, store, unknown = load(
+        properties, BrokerSettings, ServerSettings, StoreSettings, defaults=BROKER_DEFAULTS
+    )
+    assert unknown == []
+    assert (broker.to_properties() | store.to_properties() | server.to_properties()).items() >= properties.items()
+    assert server.listen_port == int(properties.get("listenPort", "10911"))
+
+
+def test_a_key_belongs_to_one_part_of_a_broker() -> None:
+    """A key that two classes declare could differ between them after a run-time change."""
+    classes = BrokerSettings, ServerSettings, StoreSettings, ClientSettings
+    names = [each.name for settings in classes for each in keys_of(settings)]
+    assert len(names) == len(set(names))
+
+
+def test_a_broker_is_named_after_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name, an empty one, a given one, and a machine without a name."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "orange")
+    assert BrokerSettings().broker_name == "orange"
+    assert BrokerSettings.from_properties({"brokerName": " "}).broker_name == "orange"
+    assert BrokerSettings.from_properties({"brokerName": "broker-a"}).broker_name == "broker-a"
+    monkeypatch.setattr(socket, "gethostname", lambda: "")
+    assert BrokerSettings().broker_name == "DEFAULT_BROKER"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("brokerId", "-2"),
+        ("brokerPermission", "8"),
+        ("defaultTopicQueueNums", "0"),
+        ("maxErrorRateOfBloomFilter", "100"),
+        ("defaultMessageRequestMode", "PUSH"),
+        ("metricsPort", "65536"),
+        ("longPollsMax", "0"),
+        ("popFromRetryProbability", "101"),
+        ("consumerFallbehindThreshold", "16G"),
+        ("autoCreateTopicEnable", "1"),
+    ],
+)
+def test_a_bad_setting_of_the_broker_is_refused(name: str, text: str) -> None:
+    """One beyond each kind of limit, and words for numbers."""
+    with pytest.raises(ConfigError) as caught:
+        BrokerSettings.from_properties({name: text})
+    assert caught.value.key == name
+
+
+def test_who_a_broker_is_does_not_change_while_it_runs() -> None:
+    """Identity is refused together with a live key, which then keeps its value too."""
+    broker = BrokerSettings(broker_name="broker-a")
+    for name in ("brokerName", "brokerClusterName", "brokerId", "brokerIP1", "flushConsumerOffsetInterval"):
+        with pytest.raises(ConfigError, match="read only at start"):
+            broker.update({"brokerPermission": "4", name: "7"})
+    assert broker == BrokerSettings(broker_name="broker-a")
+    assert broker.update({"brokerPermission": "4", "transactionCheckMax": "3"}) == [
+        "brokerPermission",
+        "transactionCheckMax",
+    ]
+    assert (broker.broker_permission, broker.transaction_check_max) == (4, 3)

@@ -1,5 +1,6 @@
 """Every setting, declared once."""
 
+from rmq_core.config.broker import BROKER_DEFAULTS, BrokerSettings
 from rmq_core.config.client import ClientSettings
 from rmq_core.config.namesrv import NAMESRV_DEFAULTS, NamesrvSettings
 from rmq_core.config.properties import (
@@ -22,16 +23,20 @@ from rmq_core.config.settings import (
     no_effect,
     update_all,
 )
+from rmq_core.config.store import StoreSettings
 
 __all__ = [
+    "BROKER_DEFAULTS",
     "NAMESRV_DEFAULTS",
     "USAGE",
     "Arguments",
+    "BrokerSettings",
     "ClientSettings",
     "Key",
     "NamesrvSettings",
     "ServerSettings",
     "Settings",
+    "StoreSettings",
     "UnknownKey",
     "expand_path",
     "format_properties",

@@ -5,9 +5,24 @@ from __future__ import annotations
 import inspect
 import sys
 
-from rmq_core.config import ClientSettings, Key, NamesrvSettings, ServerSettings, Settings, keys_of
+from rmq_core.config import (
+    BrokerSettings,
+    ClientSettings,
+    Key,
+    NamesrvSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+    keys_of,
+)
 
-DOCUMENTED: tuple[type[Settings], ...] = (NamesrvSettings, ServerSettings, ClientSettings)
+DOCUMENTED: tuple[type[Settings], ...] = (
+    NamesrvSettings,
+    BrokerSettings,
+    ServerSettings,
+    StoreSettings,
+    ClientSettings,
+)
 
 HEAD = """\
 # Configuration
