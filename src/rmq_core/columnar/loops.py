@@ -1,0 +1,429 @@
+"""The loops that numba compiles: the work of the numpy code beside their calls, with the same result byte for byte.
+
+Rules     Pure functions of arrays: no objects, no state, every position and length judged before it is used.
+Compile   Each has its signature: importing this module compiles all of them or takes all from the cache, and
+          kernels.load() imports it, which says where the cache is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from rmq_core.columnar.machine import (
+    compiled,
+    copy,
+    find_bytes,
+    find_high,
+    load_int,
+    load_long,
+    load_word,
+    prefetch,
+    trailing_zeros,
+)
+
+_W: Any = np.uint64
+_HIGHS: Final = _W(0x8080808080808080)
+_ALL: Final = _W(0xFFFFFFFFFFFFFFFF)
+_MIX: Final = _W(0x9E3779B97F4A7C15)
+
+_MAGIC_V1: Final = -626843481
+_MAGIC_V2: Final = -626843477
+_SIZE_MIN: Final = 91
+_FIXED_SIZE: Final = 88
+_DAMAGED: Final = 2
+_PAIRS_MAX: Final = 64
+_SHORT: Final = 32
+_AHEAD: Final = 8
+"""Rows whose bytes are fetched before they are needed."""
+
+
+def _word(text: bytes) -> Any:
+    return _W(int.from_bytes(text, "little"))
+
+
+_TAGS: Final = _word(b"TAGS")
+_KEYS: Final = _word(b"KEYS")
+_UNIQ_KEY: Final = _word(b"UNIQ_KEY")
+_DELAY: Final = _word(b"DELAY")
+_INNER_NU: Final = _word(b"INNER_NU")
+_M: Final = _word(b"M")
+_INNER_MU: Final = _word(b"INNER_MU")
+_LTI_DISP: Final = _word(b"LTI_DISP")
+_ATCH: Final = _word(b"ATCH")
+
+
+def _crc_tables() -> Any:
+    """What each of sixteen bytes adds to the CRC of all of them."""
+    tables = np.zeros((16, 256), np.uint32)
+    table: Any = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> 1) ^ np.where(table & 1, np.uint32(0xEDB88320), np.uint32(0))
+    tables[0] = table
+    for number in range(1, 16):
+        tables[number] = (tables[number - 1] >> 8) ^ table[tables[number - 1] & 255]
+    return tables
+
+
+_CRC: Final = _crc_tables()
+
+
+# Positions and parts
+
+
+@compiled("two_ints", "bytes", "int", "int", "longs_out")
+def find(data: Any, start: int, limit: int, positions: Any) -> Any:
+    """From one record to the next by size and magic: how many there are, and where the walk stopped."""
+    count, at = 0, start
+    while count < positions.size and at >= 0 and at + _SIZE_MIN <= limit:
+        size, magic = load_int(data, at), load_int(data, at + 4)
+        if (magic != _MAGIC_V1 and magic != _MAGIC_V2) or size < _SIZE_MIN or size > limit - at:  # noqa: PLR1714
+            break
+        positions[count] = at
+        count += 1
+        at += size
+    return count, at
+
+
+@compiled("none", "bytes", "longs", "spans_out", "bytes_out")
+def measure(data: Any, positions: Any, spans: Any, states: Any) -> None:
+    """parts.measure(): spans and states of the records that are whole; the others are left as they are."""
+    for row in range(positions.size):
+        if row + 2 * _AHEAD < positions.size:
+            prefetch(data, positions[row + 2 * _AHEAD])
+            prefetch(data, positions[row + 2 * _AHEAD] + _FIXED_SIZE)
+            start = positions[row + _AHEAD]
+            if 0 <= start <= data.size - _SIZE_MIN:
+                prefetch(data, start + _FIXED_SIZE + load_int(data, start + _FIXED_SIZE - 4))
+        start = positions[row]
+        if start < 0 or start > data.size - _SIZE_MIN:
+            continue
+        size, magic, sys_flag = load_int(data, start), load_int(data, start + 4), load_int(data, start + 36)
+        is_v2 = magic == _MAGIC_V2
+        if (magic != _MAGIC_V1 and not is_v2) or size < _SIZE_MIN or size > data.size - start:
+            continue
+        end = start + size
+        body_start = start + _FIXED_SIZE + 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
+        if body_start > end:
+            continue
+        body_size = max(load_int(data, body_start - 4), 0)
+        at = body_start + body_size
+        if at + 3 + is_v2 > end:
+            continue
+        topic_size: Any = np.int64(data[at])
+        if is_v2:
+            at += 1
+            topic_size = topic_size << 8 | data[at]
+        topic_start = at + 1
+        properties_start = topic_start + topic_size + 2
+        if topic_size > (0x7FFF if is_v2 else 127) or properties_start > end:
+            continue
+        properties_size: Any = np.int64(data[properties_start - 2]) << 8 | np.int64(data[properties_start - 1])
+        if properties_size > 0x7FFF:
+            properties_size = 0
+        if properties_start + properties_size != end:
+            continue
+        spans[0, row], spans[1, row] = body_start, body_size
+        spans[2, row], spans[3, row] = topic_start, topic_size
+        spans[4, row], spans[5, row] = properties_start, properties_size
+        states[row] = is_v2 or sys_flag & 0x30 != 0
+
+
+@compiled("none", "bytes", "longs", "int_rows_out", "spans_out")
+def read_fields(data: Any, positions: Any, ints: Any, longs: Any) -> None:
+    """The fields of whole records, in the order of parts.INT_FIELDS and parts.LONG_FIELDS."""
+    for row in range(positions.size):
+        if row + _AHEAD < positions.size:
+            prefetch(data, positions[row + _AHEAD])
+            prefetch(data, positions[row + _AHEAD] + _FIXED_SIZE)
+        at = positions[row]
+        sys_flag = load_int(data, at + 36)
+        behind_born = at + 12 * (sys_flag >> 4 & 1)
+        behind_hosts = behind_born + 12 * (sys_flag >> 5 & 1)
+        ints[0, row] = load_int(data, at)
+        ints[1, row] = load_int(data, at + 8)
+        ints[2, row] = load_int(data, at + 12)
+        ints[3, row] = load_int(data, at + 16)
+        ints[4, row] = sys_flag
+        ints[5, row] = load_int(data, behind_hosts + 72)
+        longs[0, row] = load_long(data, at + 20)
+        longs[1, row] = load_long(data, at + 28)
+        longs[2, row] = load_long(data, at + 40)
+        longs[3, row] = load_long(data, behind_born + 56)
+        longs[4, row] = load_long(data, behind_hosts + 76)
+
+
+# CRC
+
+
+@compiled("int", "bytes", "int", "int", is_part=True)
+def _crc32(data: Any, start: int, end: int) -> Any:
+    at, crc = start, np.uint32(0xFFFFFFFF)
+    low_byte = _W(0xFF)
+    while at + 16 <= end:
+        first, second = load_word(data, at) ^ _W(crc), load_word(data, at + 8)
+        crc = (
+            _CRC[15, first & low_byte]
+            ^ _CRC[14, first >> _W(8) & low_byte]
+            ^ _CRC[13, first >> _W(16) & low_byte]
+            ^ _CRC[12, first >> _W(24) & low_byte]
+            ^ _CRC[11, first >> _W(32) & low_byte]
+            ^ _CRC[10, first >> _W(40) & low_byte]
+            ^ _CRC[9, first >> _W(48) & low_byte]
+            ^ _CRC[8, first >> _W(56)]
+            ^ _CRC[7, second & low_byte]
+            ^ _CRC[6, second >> _W(8) & low_byte]
+            ^ _CRC[5, second >> _W(16) & low_byte]
+            ^ _CRC[4, second >> _W(24) & low_byte]
+            ^ _CRC[3, second >> _W(32) & low_byte]
+            ^ _CRC[2, second >> _W(40) & low_byte]
+            ^ _CRC[1, second >> _W(48) & low_byte]
+            ^ _CRC[0, second >> _W(56)]
+        )
+        at += 16
+    while at < end:
+        crc = _CRC[0, (crc ^ data[at]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+        at += 1
+    return np.int64(~crc & np.uint32(0x7FFFFFFF))
+
+
+@compiled("none", "bytes", "longs", "longs", "longs", "bools_out")
+def check_bodies(data: Any, positions: Any, starts: Any, sizes: Any, good: Any) -> None:
+    """Take from the good whole records those whose body is not empty and has not the CRC that the record says."""
+    for row in range(positions.size):
+        if good[row] and sizes[row] > 0:
+            crc = _crc32(data, starts[row], starts[row] + sizes[row])
+            good[row] = crc == load_int(data, positions[row] + 8)
+
+
+# Spans: their bytes, and hashes of them
+
+
+@compiled("none", "bytes_out", "int", "bytes", "int", "int", is_part=True)
+def _copy_text(target: Any, to: Any, source: Any, start: Any, size: Any) -> None:
+    """Copy bytes that are likely few: always as many, where both sides have room for what is copied too much."""
+    if size <= _SHORT and start + _SHORT <= source.size and to + _SHORT <= target.size:
+        copy(target, to, source, start, _SHORT)
+    else:
+        copy(target, to, source, start, size)
+
+
+@compiled("none", "bytes", "longs", "longs", "ints_out", "bytes_out")
+def gather(data: Any, starts: Any, sizes: Any, offsets: Any, copied: Any) -> None:
+    """Copy spans behind one another, and say where each begins."""
+    end = offsets[0] = np.int64(0)
+    for row in range(starts.size):
+        if row + _AHEAD < starts.size:
+            for ahead in range(0, min(sizes[row + _AHEAD], 256), 64):
+                prefetch(data, starts[row + _AHEAD] + ahead)
+        _copy_text(copied, end, data, starts[row], sizes[row])
+        end += sizes[row]
+        offsets[row + 1] = end
+
+
+@compiled("bool", "bytes", "int", "int", is_part=True)
+def _is_ascii(data: Any, start: int, end: int) -> Any:
+    at, seen = start, _W(0)
+    while at + 8 <= end:
+        seen |= load_word(data, at)
+        at += 8
+    while at < end:
+        seen |= _W(data[at])
+        at += 1
+    return seen & _HIGHS == _W(0)
+
+
+@compiled("none", "bytes", "longs", "longs", "ints_out", "bools_out")
+def hash_spans(data: Any, starts: Any, sizes: Any, hashes: Any, is_other: Any) -> None:
+    """hashes.hash_spans(): go on with each hash over its span, unless that is not ASCII."""
+    for row in range(starts.size):
+        start, end = starts[row], starts[row] + sizes[row]
+        is_other[row] = not _is_ascii(data, start, end)
+        if not is_other[row]:
+            hashed = np.uint32(hashes[row])
+            for at in range(start, end):
+                hashed = np.uint32(hashed * np.uint32(31) + np.uint32(data[at]))
+            hashes[row] = np.int32(hashed)
+
+
+@compiled("word", "bytes", "int", "int", is_part=True)
+def _first_word(data: Any, start: int, size: int) -> Any:
+    """The first eight bytes of a span that is not empty as a number; of a shorter one, all of them."""
+    if start + 8 <= data.size:
+        word = load_word(data, start)
+        return word if size >= 8 else word & (_ALL >> _W(64 - 8 * size))
+    word = _W(0)
+    for each in range(min(size, 8)):
+        word |= _W(data[start + each]) << _W(8 * each)
+    return word
+
+
+@compiled("bool", "bytes", "int", "int", "int", "int", is_part=True)
+def _is_equal(data: Any, start: int, size: int, other_start: int, other_size: int) -> Any:
+    if size != other_size:
+        return False
+    for done in range(0, size, 8):
+        left = size - done
+        if _first_word(data, start + done, left) != _first_word(data, other_start + done, left):
+            return False
+    return True
+
+
+@compiled("int", "bytes", "longs", "longs", "ints_out", "ints_out", "longs_out")
+def number_texts(data: Any, starts: Any, sizes: Any, ids: Any, table: Any, firsts: Any) -> Any:
+    """Number the spans by their bytes in the order in which they come; returns how many differ.
+
+    The table has -1 everywhere and a power of two of places. The answer is -1 where
+    more than half of them would be taken.
+    """
+    count, mask, last = 0, _W(table.size - 1), -1
+    for row in range(starts.size):
+        if row + _AHEAD < starts.size:
+            prefetch(data, starts[row + _AHEAD])
+        start, size = starts[row], sizes[row]
+        if last >= 0 and _is_equal(data, start, size, starts[last], sizes[last]):
+            ids[row] = ids[last]
+            continue
+        hashed = _W(size)
+        for done in range(0, size, 8):
+            hashed = (hashed ^ _first_word(data, start + done, size - done)) * _MIX
+            hashed ^= hashed >> _W(32)
+        place = hashed & mask
+        while table[place] >= 0:
+            first = firsts[table[place]]
+            if _is_equal(data, start, size, starts[first], sizes[first]):
+                break
+            place = place + _W(1) & mask
+        if table[place] < 0:
+            if 2 * count >= table.size:
+                return -1
+            table[place] = count
+            firsts[count] = row
+            count += 1
+        ids[row] = table[place]
+        last = row
+    return count
+
+
+# Properties
+
+
+@compiled("int", "bytes", "int", "int", "word", is_part=True)
+def _known(data: Any, start: int, size: int, word: Any) -> Any:
+    """Which name this is, by its first word: 0 TAGS, 1 KEYS, 2 UNIQ_KEY, 3 a special one, -1 any other."""
+    if size == 4:
+        return 0 if word == _TAGS else 1 if word == _KEYS else -1
+    if size == 8:
+        return 2 if word == _UNIQ_KEY else -1
+    is_special = size == 5 and word == _DELAY
+    if size == 9:
+        is_special = word == _INNER_NU and _first_word(data, start + 8, 1) == _M
+    elif size == 20:
+        is_special = word == _INNER_MU and _first_word(data, start + 8, 8) == _LTI_DISP
+        is_special = is_special and _first_word(data, start + 16, 4) == _ATCH
+    return 3 if is_special else -1
+
+
+@compiled("three_words", "bytes", "int", "int", is_part=True)
+def _find_separators(data: Any, start: Any, end: Any) -> Any:
+    """Of 64 bytes, a bit for each 1, for each 2 and for each that is not ASCII. A 2 stands where the end is."""
+    left = end - start
+    if start + 64 <= data.size:
+        ones, twos = find_bytes(data, start, np.uint8(1)), find_bytes(data, start, np.uint8(2))
+        highs = find_high(data, start)
+        if left >= 64:
+            return ones, twos, highs
+        inside = (_W(1) << _W(left)) - _W(1)
+        return ones & inside, twos & inside | _W(1) << _W(left), highs & inside
+    ones, twos, highs = _W(0), _W(0), _W(0)
+    for each in range(min(left, 64)):
+        byte, bit = data[start + each], _W(1) << _W(each)
+        ones |= bit if byte == 1 else _W(0)
+        twos |= bit if byte == 2 else _W(0)
+        highs |= bit if byte >= 0x80 else _W(0)
+    return ones, twos | _W(1) << _W(left) if left < 64 else twos, highs
+
+
+@compiled(
+    "bool", "bytes", "int", "int", "bytes_out", "ints_out", "int", "int", is_part=True
+)  # fmt: skip
+def _is_repeated(data: Any, start: Any, size: Any, names: Any, name_offsets: Any, first: Any, end: Any) -> bool:
+    """Whether a name is among earlier ones."""
+    for pair in range(first, end):
+        other = name_offsets[pair]
+        if name_offsets[pair + 1] - other == size:
+            done = 0
+            while done < size and data[start + done] == names[other + done]:
+                done += 1
+            if done == size:
+                return True
+    return False
+
+
+@compiled(
+    "none", "bytes", "longs", "longs", "spans_out", "bools_out",
+    "bool", "ints_out", "ints_out", "bytes_out", "ints_out", "bytes_out", "bools_out", "bools_out",
+)  # fmt: skip
+def cut_pairs(  # noqa: PLR0912
+    data: Any, starts: Any, sizes: Any, spans: Any, is_special: Any,
+    with_maps: Any, map_offsets: Any, name_offsets: Any, names: Any, value_offsets: Any, values: Any,
+    is_odd: Any, is_high: Any,
+) -> None:  # fmt: skip
+    """Cut properties into pairs.
+
+    spans: start and size of the last value of TAGS, KEYS and UNIQ_KEY. A record is special that has a special name.
+    with_maps: fill Arrow's buffers. Records that are odd before, or that repeat a name or have too many pairs, get
+    none; they are odd then. A record is high where it is not ASCII.
+    """
+    pair = names_size = values_size = np.int64(0)
+    map_offsets[0] = name_offsets[0] = value_offsets[0] = 0
+    for row in range(starts.size):
+        if row + _AHEAD < starts.size:
+            prefetch(data, starts[row + _AHEAD])
+            prefetch(data, starts[row + _AHEAD] + 64)
+        at, middle, high, step = starts[row], np.int64(-1), _W(0), starts[row]
+        end, first, seen = at + sizes[row], pair, _W(0)
+        is_regular = with_maps and not is_odd[row]
+        while step <= end:
+            ones, twos, highs = _find_separators(data, step, end)
+            high |= highs
+            while twos:
+                # Of the name separators before this end of a pair, the first counts.
+                below = (twos & (~twos + _W(1))) - _W(1)
+                if middle < 0 and ones & below:
+                    middle = step + trailing_zeros(ones)
+                place = step + trailing_zeros(twos)
+                name_size, value_size = middle - at, place - middle - 1
+                if name_size > 0 and value_size > 0:
+                    word = _first_word(data, at, name_size)
+                    known = _known(data, at, name_size, word)
+                    if known == 3:
+                        is_special[row] = True
+                    elif known >= 0:
+                        spans[2 * known, row], spans[2 * known + 1, row] = middle + 1, value_size
+                    if is_regular:
+                        # Only where another name has set the same bit can this one stand twice.
+                        bit = _W(1) << (word * _MIX + _W(name_size) >> _W(58))
+                        if pair - first == _PAIRS_MAX or (
+                            seen & bit and _is_repeated(data, at, name_size, names, name_offsets, first, pair)
+                        ):
+                            is_regular, is_odd[row] = False, True
+                        seen |= bit
+                        _copy_text(names, names_size, data, at, name_size)
+                        _copy_text(values, values_size, data, middle + 1, value_size)
+                        names_size += name_size
+                        values_size += value_size
+                        pair += 1
+                        name_offsets[pair], value_offsets[pair] = names_size, values_size
+                at, middle = place + 1, np.int64(-1)
+                ones &= ~below
+                twos &= twos - _W(1)
+            if middle < 0 and ones:
+                middle = step + trailing_zeros(ones)
+            step += 64
+        if with_maps:
+            is_high[row] = high != _W(0)
+            if not is_regular:
+                pair, names_size, values_size = first, np.int64(name_offsets[first]), np.int64(value_offsets[first])
+            map_offsets[row + 1] = pair

@@ -1,0 +1,122 @@
+"""Where records are in a buffer, and whether they are whole.
+
+Nothing here trusts a length: it is compared with the buffer before it is used.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.columnar import kernels
+from rmq_core.columnar.parts import Bools, Buffer, Bytes, FixedParts, Longs, byte_array, measure, position_array
+from rmq_core.protocol.record import (
+    CRC_MASK,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_SIZE_MIN,
+    check_record,
+)
+
+_HEAD: Final = struct.Struct(">ii")
+_MAGICS: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_LOG_OFFSET: Final = struct.Struct(">q")
+_STEP: Final = 65_536
+"""Records found, or bodies checked, before room is made for more."""
+
+
+class Found(NamedTuple):
+    """Records one behind the other, and what ended them."""
+
+    positions: Longs
+    sizes: NDArray[np.int32]
+    stop: int
+    is_blank: bool
+    """A blank record stands at `stop`."""
+
+
+def find_records(buffer: Buffer, start: int = 0, end: int | None = None, *, count_max: int | None = None) -> Found:
+    """Walk from one record to the next by their sizes and magic alone."""
+    limit = len(buffer) if end is None else min(end, len(buffer))
+    left = limit if count_max is None else count_max
+    loops = kernels.active()
+    parts: list[Longs] = []
+    stop = start
+    while left > 0:
+        if loops is None:
+            positions, stop = _walk(buffer, stop, limit, min(left, _STEP))
+        else:
+            positions = np.empty(min(left, _STEP), np.int64)
+            count, stop = loops.find(byte_array(buffer), stop, limit, positions)
+            positions = positions[:count]
+        parts.append(positions)
+        left -= len(positions)
+        if len(positions) < _STEP:
+            break
+    found = np.concatenate((*parts, np.array([stop], np.int64)))
+    is_blank = stop + _HEAD.size <= limit and _HEAD.unpack_from(buffer, stop)[1] == MAGIC_BLANK
+    return Found(found[:-1], np.diff(found).astype(np.int32), stop, is_blank)
+
+
+def _walk(buffer: Buffer, start: int, limit: int, count_max: int) -> tuple[Longs, int]:
+    positions: list[int] = []
+    add, unpack, stop, last = positions.append, _HEAD.unpack_from, start, limit - RECORD_SIZE_MIN
+    for _ in range(count_max):
+        if stop > last:
+            break
+        size, magic = unpack(buffer, stop)
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN:  # noqa: PLR1714
+            break
+        add(stop)
+        stop += size
+    if positions and stop > limit:  # only the last one can end beyond the limit
+        stop = positions.pop()
+    return np.array(positions, np.int64), stop
+
+
+def valid_records(
+    buffer: Buffer, positions: Longs, sizes: NDArray[np.integer], *, verify_crc: bool = True
+) -> Bools:
+    """Which records are whole: of these sizes, all their lengths agree, and their bodies have the right CRC."""
+    data, starts = byte_array(buffer), position_array(positions)
+    parts = measure(data, starts)
+    good: Bools = parts.is_whole & (parts.ends - starts == sizes)
+    if verify_crc:
+        check_bodies = _check_bodies if (loops := kernels.active()) is None else loops.check_bodies
+        check_bodies(data, starts, parts.body_starts, parts.body_sizes, good)
+    return good
+
+
+def _check_bodies(data: Bytes, positions: Longs, starts: Longs, sizes: Longs, good: Bools) -> None:
+    view, crc32, mask = data.data, zlib.crc32, CRC_MASK
+    checked = np.flatnonzero(good & (sizes > 0))
+    for low in range(0, len(checked), _STEP):
+        rows = checked[low : low + _STEP]
+        ends = (starts[rows] + sizes[rows]).tolist()
+        spans = zip(starts[rows].tolist(), ends, strict=True)
+        crcs = np.array([crc32(view[start:end]) & mask for start, end in spans], np.int64)
+        good[rows] = crcs == FixedParts(data, positions[rows])["body_crc"]
+
+
+def next_record(buffer: Buffer, position: int, *, base: int, end: int | None = None) -> int:
+    """The first place from a position on where a whole record stands that knows its own log offset; -1 if none.
+
+    base: the log offset of the buffer's first byte.
+    """
+    limit = len(buffer) if end is None else min(end, len(buffer))
+    view = memoryview(buffer)[:limit]
+    for match in _MAGICS.finditer(view, position + 4):
+        start = match.start() - 4
+        if start + RECORD_SIZE_MIN > limit:
+            break
+        if _LOG_OFFSET.unpack_from(view, start + 28)[0] == base + start:
+            check = check_record(view, start)
+            if check.is_valid and check.size > 0:
+                return start
+    return -1
