@@ -43,10 +43,10 @@ demo: jdk $(READY) ## the main job on an embedded broker
 	$(call LATER,the Spark connector)
 
 broker: $(READY) ## a broker on 10911 with its name server on 9876
-	$(call LATER,the broker)
+	@$(BIN)/python -m rmq_core.broker
 
-chaos: ## kill -9, cut and stalled networks
-	$(call LATER,the broker)
+chaos: $(READY) ## 200 kills of a writing process; cut and stalled networks come with the broker
+	@$(BIN)/python -m pytest tests/chaos --rounds 200
 
 soak: ## hours of load
 	$(call LATER,the broker)

@@ -9,10 +9,19 @@ import sys
 import time
 from pathlib import Path
 
-from bench import decoder, frames, routes
+from bench import columnar, decoder, frames, routes, store_append, store_flush, store_queues, store_recovery
 from bench.measure import Ratio
 
-BENCHMARKS = {"frames": frames.run, "decoder": decoder.run, "routes": routes.run}
+BENCHMARKS = {
+    "frames": frames.run,
+    "decoder": decoder.run,
+    "routes": routes.run,
+    "columnar": columnar.run,
+    "append": store_append.run,
+    "flush": store_flush.run,
+    "recovery": store_recovery.run,
+    "queues": store_queues.run,
+}
 
 
 def main() -> int:

@@ -1,0 +1,1 @@
+"""The message store: Apache RocketMQ's files, written and read."""

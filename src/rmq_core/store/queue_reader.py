@@ -1,0 +1,313 @@
+"""Messages by queue offset and by time.
+
+Hot    The bytes are views of the mapped log, neighbours joined, and go to a socket without a copy.
+Cold   What would have to come from the device is not touched through a mapping: a fault there stops every thread.
+       get() says COLD instead, and the same call with may_wait=True, in a thread of its own, reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from rmq_core.config import StoreSettings
+from rmq_core.store.batch_queue import BatchQueue
+from rmq_core.store.commit_log import CommitLog
+from rmq_core.store.consume_queue import BLANK_RECORD_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from rmq_core.store.queue_ext import ExtUnit, is_address
+from rmq_core.store.queues import Queues
+
+ANSWER_SIZE_MAX: Final = 128 << 20
+_RECENT: Final = 64 << 20
+"""So far behind the end of the log everything is taken to be in memory."""
+
+
+class GetStatus(Enum):
+    """How a look for messages ended."""
+
+    FOUND = auto()
+    NO_MATCHED_MESSAGE = auto()
+    MESSAGE_WAS_REMOVING = auto()
+    OFFSET_FOUND_NULL = auto()
+    OFFSET_OVERFLOW_BADLY = auto()
+    OFFSET_OVERFLOW_ONE = auto()
+    OFFSET_TOO_SMALL = auto()
+    NO_MATCHED_LOGIC_QUEUE = auto()
+    NO_MESSAGE_IN_QUEUE = auto()
+    COLD = auto()
+
+
+@dataclass(slots=True)
+class Got:
+    """What was found, and where to look next."""
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    parts: list[memoryview | bytes] = field(default_factory=list)
+    """Records, one behind the other."""
+    count: int = 0
+    size: int = 0
+    suggests_slave: bool = False
+    """The messages are so old that a replica should serve them."""
+
+    def be_cold(self, offset: int) -> None:
+        """Nothing was read: ask again from there, where waiting is allowed."""
+        self.status, self.next_offset = GetStatus.COLD, offset
+        self.parts, self.count, self.size = [], 0, 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records that are neighbours in the log."""
+
+    start: int = -1
+    end: int = -1
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Which messages are wanted: judged by what the queue entry says, then by the record."""
+
+    by_entry: Callable[[int, ExtUnit | None], bool] | None = None
+    by_record: Callable[[memoryview], bool] | None = None
+
+
+EVERYTHING: Final = MessageFilter()
+
+
+def physical_memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class QueueReader:
+    """Reads queues."""
+
+    def __init__(
+        self, log: CommitLog, queues: Queues, settings: StoreSettings, *, memory_size: int | None = None
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._settings = settings
+        self._memory_size = physical_memory() if memory_size is None else memory_size
+
+    def in_memory(self, log_offset: int) -> bool:
+        """Whether Apache's broker would take this message to be in memory."""
+        share = self._memory_size * self._settings.access_message_in_memory_max_ratio // 100
+        return self._log.end - log_offset <= share
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        *,
+        size_max: int = ANSWER_SIZE_MAX,
+        filter_: MessageFilter = EVERYTHING,
+        may_wait: bool = False,
+    ) -> Got:
+        """Messages from a queue offset on."""
+        batch = self._queues.batch.get((topic, queue_id))
+        if batch is not None:
+            return self._get_batches(batch, offset, count_max, size_max)
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            return Got(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        got = _judge_offset(offset, queue.min_offset, queue.max_offset)
+        if got.status is GetStatus.FOUND:
+            self._collect(
+                queue, got, offset, count_max, min(max(size_max, 100), ANSWER_SIZE_MAX), filter_, may_wait
+            )
+        return got
+
+    def _collect(  # noqa: PLR0912
+        self,
+        queue: ConsumeQueue,
+        got: Got,
+        offset: int,
+        count_max: int,
+        size_max: int,
+        filter_: MessageFilter,
+        may_wait: bool,
+    ) -> None:
+        end = self._log.end
+        memory_share = self._memory_size * self._settings.access_message_in_memory_max_ratio // 100
+        scan_max = max(self._settings.max_filter_message_size, count_max * ENTRY_SIZE) // ENTRY_SIZE
+        data = queue.read(offset, min(scan_max, got.max_offset - offset))
+        if len(data) < ENTRY_SIZE:
+            per_file = queue.files.size // ENTRY_SIZE
+            got.status, got.next_offset = GetStatus.OFFSET_FOUND_NULL, offset + per_file - offset % per_file
+            return
+        got.status = GetStatus.NO_MATCHED_MESSAGE
+        by_entry, by_record = filter_.by_entry, filter_.by_record
+        ext = self._queues.ext.get((queue.topic, queue.queue_id))
+        near_limits, far_limits, run = *self._limits(), _Run()
+        next_offset, newest, skip_before = offset, 0, 0
+        for log_offset, size, code in ENTRY.iter_unpack(data):
+            if got.count:
+                is_near = end - log_offset <= memory_share
+                bytes_max, transfer_count = near_limits if is_near else far_limits
+                if (
+                    got.count >= count_max
+                    or got.size + size > min(size_max, bytes_max)
+                    or got.count >= transfer_count
+                ):
+                    break
+            next_offset += 1
+            if size == BLANK_RECORD_SIZE or log_offset < skip_before:
+                continue
+            newest = log_offset
+            if by_entry is not None:
+                unit = ext.get(code) if ext is not None and is_address(code) else None
+                if not by_entry(unit.tags_code if unit is not None else code, unit):
+                    continue
+            if size <= 0 or not self._log.start <= log_offset <= self._log.written - size:
+                if not got.count:
+                    got.status = GetStatus.MESSAGE_WAS_REMOVING
+                skip_before = self._log.segments.next_start(log_offset) or 0
+                continue
+            if by_record is not None:
+                if self._is_cold(log_offset, size, may_wait):
+                    got.be_cold(offset)
+                    return
+                record = self._fetch(log_offset, size, may_wait)
+                if record is None or not by_record(memoryview(record)):
+                    continue
+            if log_offset != run.end or not run.end % self._log.segments.size:
+                if not self._add_run(got, run, may_wait):
+                    got.be_cold(offset)
+                    return
+                run = _Run(log_offset, log_offset)
+            run.end += size
+            run.count += 1
+            got.count += 1
+            got.size += size
+            got.status = GetStatus.FOUND
+        if not self._add_run(got, run, may_wait):
+            got.be_cold(offset)
+            return
+        got.next_offset = next_offset
+        got.suggests_slave = end - newest > memory_share
+
+    def _limits(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """How many bytes and messages an answer may have: of those in memory, and of others."""
+        settings = self._settings
+        return (
+            (settings.max_transfer_bytes_on_message_in_memory, settings.max_transfer_count_on_message_in_memory),
+            (settings.max_transfer_bytes_on_message_in_disk, settings.max_transfer_count_on_message_in_disk),
+        )
+
+    def _is_cold(self, log_offset: int, size: int, may_wait: bool) -> bool:
+        """Whether a part of the log must be read elsewhere, because reading it here would wait."""
+        is_recent = self._log.end - log_offset <= _RECENT
+        return not (is_recent or may_wait or self._log.segments.is_cached(log_offset, size))
+
+    def _fetch(self, log_offset: int, size: int, may_wait: bool) -> memoryview | bytes | None:
+        if may_wait and self._log.end - log_offset > _RECENT:
+            return self._log.read(log_offset, size)
+        return self._log.view(log_offset, size)
+
+    def _add_run(self, got: Got, run: _Run, may_wait: bool) -> bool:
+        """Add neighbours in the log; False where they are cold and must be read elsewhere."""
+        size = run.end - run.start
+        if not size:
+            return True
+        if self._is_cold(run.start, size, may_wait):
+            return False
+        part = self._fetch(run.start, size, may_wait)
+        if part is None:  # removed while they were looked at
+            got.count -= run.count
+            got.size -= size
+            got.status = GetStatus.FOUND if got.count else GetStatus.MESSAGE_WAS_REMOVING
+        else:
+            got.parts.append(part)
+        return True
+
+    def _get_batches(self, batch: BatchQueue, offset: int, count_max: int, size_max: int) -> Got:
+        got = _judge_offset(offset, batch.min_offset, batch.max_offset)
+        if got.status is not GetStatus.FOUND:
+            return got
+        got.status = GetStatus.NO_MATCHED_MESSAGE
+        for unit in batch.units(offset):
+            if got.count and (got.count + unit.message_count > count_max or got.size + unit.size > size_max):
+                break
+            got.next_offset = unit.base_offset + unit.message_count
+            part = self._log.view(unit.log_offset, unit.size)
+            if part is None:
+                continue
+            got.parts.append(part)
+            got.count += unit.message_count
+            got.size += unit.size
+            got.status = GetStatus.FOUND
+        return got
+
+    # By time
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, is_upper: bool = False) -> int:
+        """The first queue offset stored at or after a time; is_upper: the last one stored at or before it.
+
+        Where there is none: behind the last message, or with is_upper the first.
+        """
+        batch = self._queues.batch.get((topic, queue_id))
+        if batch is not None:
+            return self._batch_by_time(batch, time_ms, is_upper)
+        queue = self._queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = self._stored_ms(queue, middle, high)
+            if stored_ms is None:
+                high = middle
+            elif stored_ms < time_ms or (is_upper and stored_ms == time_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return low if not is_upper else max(low - 1, queue.min_offset)
+
+    def _stored_ms(self, queue: ConsumeQueue, offset: int, limit: int) -> int | None:
+        """Store time of the first message at or behind an offset; None where there is none."""
+        for each in range(offset, limit):
+            entry = queue.entry(each)
+            if entry is not None and not entry.is_blank:
+                stored_ms = self._log.store_time_ms(entry.log_offset, entry.size)
+                if stored_ms >= 0:
+                    return stored_ms
+        return None
+
+    @staticmethod
+    def _batch_by_time(batch: BatchQueue, time_ms: int, is_upper: bool) -> int:
+        found = batch.min_offset
+        for unit in batch.units():
+            if is_upper and unit.store_time_ms > time_ms:
+                break
+            found = unit.base_offset
+            if not is_upper and unit.store_time_ms >= time_ms:
+                break
+        return found
+
+    def store_time_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message at a queue offset was stored; -1 where there is none."""
+        queue = self._queues.table.get((topic, queue_id))
+        entry = None if queue is None else queue.entry(offset)
+        return -1 if entry is None or entry.is_blank else self._log.store_time_ms(entry.log_offset, entry.size)
+
+
+def _judge_offset(offset: int, min_offset: int, max_offset: int) -> Got:
+    if max_offset == 0:
+        return Got(GetStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset)
+    if offset < min_offset:
+        return Got(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
+    if offset == max_offset:
+        return Got(GetStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset)
+    if offset > max_offset:
+        return Got(GetStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
+    return Got(GetStatus.FOUND, offset, min_offset, max_offset)
