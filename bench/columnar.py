@@ -45,12 +45,12 @@ def log_bytes() -> bytes:
 
 
 def rate(action: Callable[[], object]) -> Callable[[], float]:
-    """Records a second of an action on the whole log."""
+    """Records in a second of the processor, of an action on the whole log: other work here counts less so."""
 
     def measure() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         action()
-        return COUNT / (time.perf_counter() - start)
+        return COUNT / (time.process_time() - start)
 
     return measure
 

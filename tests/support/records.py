@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import zlib
 from collections.abc import Iterator
 
@@ -31,9 +32,11 @@ _values = _short_texts | st.binary(max_size=40) | st.text("ab ", max_size=70).ma
 
 @contextlib.contextmanager
 def using(way: str) -> Iterator[None]:
-    """Columns by numpy, or by compiled loops; the test is skipped where there is no numba."""
+    """Columns by numpy, or by compiled loops; the test is skipped where there is no numba, or nobody wants it."""
     kernels.unload()
     if way == "compiled":
+        if os.environ.get("RMQ_COMPILED") == "0":
+            pytest.skip("RMQ_COMPILED=0 keeps the loops off")
         pytest.importorskip("numba", reason="compiled loops need numba")
         assert kernels.load()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_core.columnar import COLUMNS, DEFAULT_COLUMNS, decode_records, dispatch_columns, row_schema
+from rmq_core.columnar import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    decode_records,
+    dispatch_columns,
+    hash_record_keys,
+    row_schema,
+)
 from rmq_core.columnar import gather as gathering
 from rmq_core.errors import CorruptRecordError, RemoteProtocolError, RocketMQError
 from rmq_core.protocol.compression import decompress_body
-from rmq_core.protocol.filter import tags_code
+from rmq_core.protocol.filter import java_string_hash, tags_code
 from rmq_core.protocol.message import find_property
 from rmq_core.protocol.record import StoredRecord, decode_record, encode_record_into
 from support.records import NAMES, WAYS, damaged_logs, positions_of, property_bytes, using, whole_logs
@@ -81,7 +89,7 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(log=whole_logs(), data=st.data())
 def test_every_column_is_what_the_protocol_decodes(way: str, log: bytes, data: st.DataObject) -> None:
     """Any good records, in any order and more than once, at the very end of the buffer too."""
@@ -94,7 +102,7 @@ def test_every_column_is_what_the_protocol_decodes(way: str, log: bytes, data: s
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(log=damaged_logs(), data=st.data())
 def test_damaged_records_are_refused_and_all_others_decoded(way: str, log: bytes, data: st.DataObject) -> None:
     """Any position of damaged bytes: there is a row exactly where the protocol's decoder gives a record."""
@@ -139,7 +147,38 @@ def assert_dispatch(log: bytes, positions: list[int], columns: Any) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15, deadline=None)
+@given(
+    texts=st.lists(
+        st.tuples(
+            st.sampled_from(["", "id", "7F000001-long-id", "\u00fc", "a b"]), st.text("ab \u00e9", max_size=24)
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    data=st.data(),
+)
+def test_keys_of_records_have_the_hashes_of_java(
+    way: str, texts: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    """Ids and keys of any length, several in one value, in other scripts, and none; of some records only."""
+    pairs = [f"UNIQ_KEY\x01{uniq}\x02KEYS\x01{keys}\x02" for uniq, keys in texts]
+    log = b"".join(record(properties=pair.encode()) for pair in pairs)
+    wanted = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
+    expected = [
+        (row, java_string_hash(f"Orders#{key}"))
+        for row, (uniq, keys) in enumerate(texts)
+        for key in (*([uniq] if uniq else []), *filter(None, keys.split(" ")))
+        if wanted[row]
+    ]
+    with using(way):
+        columns = dispatch_columns(log, np.array(positions_of(log)))
+        rows, hashes = hash_record_keys(log, columns, np.array(wanted))
+    assert list(zip(rows.tolist(), hashes.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=15, deadline=None)
 @given(log=whole_logs(), data=st.data())
 def test_queues_and_index_get_what_the_protocol_decodes(way: str, log: bytes, data: st.DataObject) -> None:
     """Any good records in any order, names and values of every kind among their properties."""
@@ -150,7 +189,7 @@ def test_queues_and_index_get_what_the_protocol_decodes(way: str, log: bytes, da
     assert_dispatch(log, positions, columns)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(log=whole_logs())
 def test_compiled_loops_and_numpy_give_the_same_bytes(log: bytes) -> None:
     """Compares whole batches and dispatch columns, types and order of topics included."""
@@ -171,7 +210,7 @@ def test_compiled_loops_and_numpy_give_the_same_bytes(log: bytes) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(texts=st.lists(property_bytes(), min_size=1, max_size=30), filler=st.integers(0, 70))
 def test_maps_are_right_wherever_the_properties_stand(way: str, texts: list[bytes], filler: int) -> None:
     """Moves properties against the blocks in which they are read, with odd and regular records side by side."""
@@ -194,6 +233,26 @@ def test_a_record_with_very_many_pairs_is_decoded_whole(way: str) -> None:
         assert [len(row) for row in rows[:2]] == [count, 0]
         assert dict(rows[0]) == expected
         assert dict(rows[2]) == decode_record(log, positions_of(log)[2]).properties
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "sizes", [range(600), range(600, 0, -1), [0] * 300 + [5000] + [0] * 300, [70] * 129, [0] * 128]
+)
+def test_bodies_of_growing_and_shrinking_records_are_copied_whole(way: str, sizes: Sequence[int]) -> None:
+    """More records than are looked at together, so that there is too little room for what follows, or too much."""
+    bodies = [bytes((number + at) % 251 for at in range(size)) for number, size in enumerate(sizes)]
+    log = b"".join(record(body=body) for body in bodies)
+    positions = positions_of(log)
+    with using(way):
+        batch = decode_records(log, positions, columns=("body", "storeSize"))
+        again = decode_records(log, positions[::-1] + positions, columns="body")
+        with pytest.raises(CorruptRecordError):
+            decode_records(log[:-1], positions, columns="body")
+    batch.validate(full=True)
+    assert batch.column(0).to_pylist() == bodies
+    assert batch.column(1).to_pylist() == [97 + size for size in sizes]
+    assert again.column(0).to_pylist() == bodies[::-1] + bodies
 
 
 @pytest.mark.parametrize("way", WAYS)

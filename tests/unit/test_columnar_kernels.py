@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,27 @@ def test_a_cache_is_used_while_nothing_is_missing_in_it(caplog: pytest.LogCaptur
         for path in sorted(folder.rglob("*.nbc"))[:1]:
             path.unlink()
     assert "no complete cache" in refused(caplog, cache, may_compile=False)
+
+
+def test_caches_of_other_versions_are_removed_after_a_month(tmp_path: Path) -> None:
+    """Old and new folders, ones of others and a link; the one that is being made is as old as they are."""
+    names = (
+        "loops-0123456789abcdef",
+        "loops-fedcba9876543210",
+        "loops-mine",
+        "other-0123456789abcdef",
+        "loops-aaaabbbbccccdddd",
+    )
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("")
+    (tmp_path / "loops-1111222233334444").symlink_to(tmp_path / "other-0123456789abcdef")
+    month_ago = time.time() - 31 * 86_400
+    for name in (names[0], *names[2:]):
+        os.utime(tmp_path / name, (month_ago, month_ago))
+    kernels._prune(tmp_path, keep=tmp_path / names[4])
+    assert {path.name for path in tmp_path.iterdir()} == {*names[1:], "loops-1111222233334444"}
+    assert all((tmp_path / name / "file").exists() for name in names[1:])
 
 
 def test_a_folder_that_others_can_write_is_not_used(

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmq_core.columnar import kernels
+from rmq_core.columnar.bodies import measure_with_bodies
 from rmq_core.columnar.gather import check_column_size, gather, gather_text
 from rmq_core.columnar.parts import (
     HOST_SIZE,
@@ -29,12 +31,14 @@ from rmq_core.columnar.parts import (
     strided,
 )
 from rmq_core.columnar.properties import Properties
+from rmq_core.columnar.room import rows_for
 from rmq_core.columnar.schema import TIMESTAMP, row_schema
 from rmq_core.columnar.texts import text_column
 from rmq_core.errors import CorruptRecordError, RocketMQError
 from rmq_core.protocol import sys_flag as flags
 from rmq_core.protocol.compression import decompress_body
 
+_FROM_PROPERTIES: Final = ("tags", "keys", "msgId")
 _HEX: Final = np.array([b"%02X" % byte for byte in range(256)], "S2").view(np.uint16)
 _YEAR_1_MS, _YEAR_10000_MS = -62_135_596_800_000, 253_402_300_800_000
 
@@ -54,25 +58,37 @@ def decode_records(
     a column is more than one batch can hold.
     """
     schema = row_schema(columns, include_properties=include_properties)
-    rows = _Rows(buffer, position_array(positions), broker, base or 0, with_map="properties" in schema.names)
+    rows = _Rows(buffer, position_array(positions), broker, base or 0, frozenset(schema.names))
     return pa.RecordBatch.from_arrays([_MAKERS[name](rows) for name in schema.names], schema=schema)
 
 
 class _Rows:
     """Some records, taken apart as far as columns ask."""
 
-    def __init__(self, buffer: Buffer, positions: Longs, broker: str | None, base: int, *, with_map: bool) -> None:
+    def __init__(
+        self, buffer: Buffer, positions: Longs, broker: str | None, base: int, columns: frozenset[str]
+    ) -> None:
         self.broker = broker
         self.positions = positions
         self.data = byte_array(buffer)
-        self.parts = measure(self.data, positions)
+        self.bodies: pa.Array | None = None
+        if "body" in columns and kernels.is_loaded():
+            self.parts, self.bodies = measure_with_bodies(self.data, positions)
+        else:
+            self.parts = measure(self.data, positions, with_fields=True)
         whole = self.parts.is_whole
-        if not whole.all():
+        if self.bodies is None and not whole.all():
             at = base + int(positions[np.argmin(whole)])
             raise CorruptRecordError(at, "its lengths disagree or it is cut off")
-        self.fields = Fields(self.data, positions, self.parts.fixed)
+        self.fields = Fields(self.data, positions, self.parts)
         parts = self.parts
-        self.properties = Properties(self.data, parts.property_starts, parts.property_sizes, with_map=with_map)
+        self.properties = Properties(
+            self.data,
+            parts.property_starts,
+            parts.property_sizes,
+            with_known=not columns.isdisjoint(_FROM_PROPERTIES),
+            with_map="properties" in columns,
+        )
 
 
 # Columns
@@ -92,11 +108,11 @@ def _broker(rows: _Rows) -> pa.Array:
 
 def _body(rows: _Rows) -> pa.Array:
     starts, sizes = rows.parts.body_starts, rows.parts.body_sizes
-    bodies = gather(rows.data, starts, sizes)
+    bodies = gather(rows.data, starts, sizes) if rows.bodies is None else rows.bodies
     sys_flags = rows.fields["sys_flag"]
-    compressed = np.flatnonzero(sys_flags & flags.COMPRESSED)
-    if not len(compressed):
+    if not np.bitwise_or.reduce(sys_flags) & flags.COMPRESSED:
         return bodies
+    compressed = np.flatnonzero(sys_flags & flags.COMPRESSED)
     inflated, total = [], int(sizes.sum())
     for row in compressed.tolist():
         stored: bytes = bodies[row].as_py()
@@ -163,6 +179,10 @@ def _store_host(rows: _Rows) -> pa.Array:
 def _time(field: str) -> Callable[[_Rows], pa.Array]:
     def make(rows: _Rows) -> pa.Array:
         times_ms = rows.fields[field]
+        if (loops := kernels.active()) is not None:
+            times_us = rows_for(1, len(times_ms), np.int64)[0]
+            if loops.to_microseconds(times_ms, _YEAR_1_MS, _YEAR_10000_MS, times_us):
+                return _column(TIMESTAMP, times_us)
         if not len(times_ms) or (times_ms.min() >= _YEAR_1_MS and times_ms.max() < _YEAR_10000_MS):
             return _column(TIMESTAMP, times_ms * 1000)
         is_null = (times_ms < _YEAR_1_MS) | (times_ms >= _YEAR_10000_MS)

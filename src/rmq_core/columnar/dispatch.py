@@ -40,10 +40,10 @@ class DispatchColumns:
 def dispatch_columns(buffer: Buffer, positions: Longs) -> DispatchColumns:
     """The columns of records that valid_records() accepted. Raises CorruptRecordError where one is not whole."""
     data, starts = byte_array(buffer), position_array(positions)
-    parts = measure(data, starts)
+    parts = measure(data, starts, with_fields=True)
     if not parts.is_whole.all():
         raise CorruptRecordError(int(starts[np.argmin(parts.is_whole)]), "no whole record stands there")
-    fields = Fields(data, starts, parts.fixed)
+    fields = Fields(data, starts, parts)
     properties = Properties(data, parts.property_starts, parts.property_sizes)
     topic_ids, topics = number_texts(data, parts.topic_starts, parts.topic_sizes)
     uniq_key_starts, uniq_key_sizes = properties.values(b"UNIQ_KEY")

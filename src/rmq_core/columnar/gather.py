@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rmq_core.columnar import kernels
 from rmq_core.columnar.parts import Bools, Bytes, Longs, strided
+from rmq_core.columnar.room import COPY_ROOM, room_for
 
 COLUMN_SIZE_MAX: Final = 2**31 - 1
 """Arrow's offsets have 32 bits."""
@@ -21,17 +21,6 @@ def check_column_size(size: int) -> None:
         raise ValueError(f"a column of {size} bytes does not fit one batch (2 GiB); decode fewer records at a time")
 
 
-def room_for(count: int, kind: Any) -> tuple[pa.Buffer, NDArray[Any]]:
-    """A buffer for that many numbers, and the array that fills it.
-
-    Arrow's pool hands out memory that it had before. What numpy allocates is fresh in each batch, and its first use
-    costs more than what is done with it.
-    """
-    size = max(count, 1) * np.dtype(kind).itemsize
-    buffer = pa.allocate_buffer(size)
-    return buffer, np.frombuffer(buffer, kind)
-
-
 def gather(data: Bytes, starts: Longs, sizes: Longs) -> pa.Array:
     """A binary column of the spans, which lie inside the data. Raises ValueError above 2 GiB."""
     count = len(starts)
@@ -40,8 +29,12 @@ def gather(data: Bytes, starts: Longs, sizes: Longs) -> pa.Array:
     if not total:
         return binary_column(np.zeros(count + 1, np.int32), np.zeros(0, np.uint8))
     if (loops := kernels.active()) is not None:
-        (offsets, offsets_array), (copied, copied_array) = room_for(count + 1, np.int32), room_for(total, np.uint8)
-        loops.gather(data, starts, sizes, offsets_array, copied_array)
+        (offsets, offsets_array), (copied, copied_array) = (
+            room_for(count + 1, np.int32),
+            room_for(total + COPY_ROOM, np.uint8),
+        )
+        offsets_array[0] = 0
+        loops.gather(data, starts, sizes, 0, count, offsets_array, copied_array)
         return pa.Array.from_buffers(pa.binary(), count, [None, offsets, copied])
     size = int(sizes[0])
     if (sizes == size).all():

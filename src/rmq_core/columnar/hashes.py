@@ -12,7 +12,8 @@ from rmq_core.columnar import kernels
 from rmq_core.columnar.parts import Bools, Buffer, Bytes, Longs, byte_array, position_array, strided
 from rmq_core.protocol.filter import java_string_hash
 
-_MANY: Final = 16
+_UNITS_MAX: Final = 1 << 18
+"""Bytes hashed in one step: four times as many are needed for it."""
 
 
 def hash_keys(texts: list[bytes]) -> NDArray[np.int32]:
@@ -41,31 +42,50 @@ def hash_spans(
     return hashes, hash_inside(data, at, lengths, hashes)
 
 
-def hash_inside(data: Bytes, starts: Longs, sizes: Longs, hashes: NDArray[np.int32]) -> Bools:
-    """Go on with each hash over a span that is inside the data or empty; returns which spans are not ASCII."""
+def hash_inside(
+    data: Bytes, starts: Longs, sizes: Longs, hashes: NDArray[np.int32], *, only_words: bool = False
+) -> Bools:
+    """Go on with each hash over a span that is inside the data or empty; returns which spans were left out.
+
+    Those are the ones that are not ASCII, and with only_words the ones that contain a blank.
+    """
     is_other = np.zeros(len(starts), np.bool_)
     if (loops := kernels.active()) is not None:
-        loops.hash_spans(data, starts, sizes, hashes, is_other)
+        loops.hash_spans(data, starts, sizes, hashes, is_other, only_words)
     else:
-        _hash_by_size(data, starts, sizes, hashes.view(np.uint32), is_other)
+        _hash_by_size(data, starts, sizes, hashes.view(np.uint32), is_other, only_words)
     return is_other
 
 
-def _hash_by_size(data: Bytes, starts: Longs, sizes: Longs, hashes: NDArray[np.uint32], is_other: Bools) -> None:
-    order = np.argsort(sizes, kind="stable")
-    bounds = [0, *(np.flatnonzero(np.diff(sizes[order])) + 1).tolist(), len(order)]
+def _hash_by_size(
+    data: Bytes, starts: Longs, sizes: Longs, hashes: NDArray[np.uint32], is_other: Bools, only_words: bool
+) -> None:
+    if len(sizes) and (sizes == sizes[0]).all():
+        order, bounds = np.arange(len(sizes)), [0, len(sizes)]
+    else:
+        order = np.argsort(sizes.astype(np.uint16) if sizes.max(initial=0) <= 0xFFFF else sizes, kind="stable")
+        bounds = [0, *(np.flatnonzero(np.diff(sizes[order])) + 1).tolist(), len(order)]
     for low, high in itertools.pairwise(bounds):
-        rows = order[low:high]
-        size = int(sizes[rows[0]]) if len(rows) else 0
-        if not size:
-            continue
-        units = strided(data, f"V{size}")[starts[rows]].view(np.uint8).reshape(len(rows), size)
-        is_other[rows] = units.max(axis=1) >= 0x80
-        hashed = hashes[rows]
-        if len(rows) >= _MANY:
-            for column in units.T:
-                hashed = hashed * np.uint32(31) + column
-        else:
-            powers = np.array([pow(31, exponent, 1 << 32) for exponent in range(size, -1, -1)], np.uint32)
-            hashed = hashed * powers[0] + (units * powers[1:]).sum(axis=1, dtype=np.uint32)
-        hashes[rows] = np.where(is_other[rows], hashes[rows], hashed)
+        size = int(sizes[order[low]]) if high > low else 0
+        for start in range(low, high if size else low, step := max(_UNITS_MAX // max(size, 1), 1)):
+            rows = order[start : min(start + step, high)]
+            _hash_units(data, starts, size, rows, hashes, is_other, only_words)
+
+
+def _hash_units(
+    data: Bytes,
+    starts: Longs,
+    size: int,
+    rows: Longs,
+    hashes: NDArray[np.uint32],
+    is_other: Bools,
+    only_words: bool,
+) -> None:
+    """The same for some spans of one size."""
+    units = strided(data, f"V{size}")[starts[rows]].view(np.uint8).reshape(len(rows), size)
+    powers = np.array([pow(31, exponent, 1 << 32) for exponent in range(size, -1, -1)], np.uint32)
+    hashed = hashes[rows] * powers[0] + np.einsum("ij,j->i", units.astype(np.uint32), powers[1:])
+    if units.max() >= 0x80 or (only_words and (units == 0x20).any()):
+        is_other[rows] = (units >= 0x80).any(axis=1) | (only_words & (units == 0x20).any(axis=1))
+        hashed = np.where(is_other[rows], hashes[rows], hashed)
+    hashes[rows] = hashed

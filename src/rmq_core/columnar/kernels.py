@@ -1,7 +1,8 @@
 """Switch for the compiled loops of loops.py: off until load() finds numba and a cache for what it compiles.
 
 Cache     One folder per version of everything the machine code depends on (loops, numba, Python, processor). A file
-          `complete` in it names all that was compiled: while one is missing, something is left to compile.
+          `complete` in it names all that was compiled: while one is missing, something is left to compile. Whoever
+          makes a folder removes those of other versions that are older than a month.
 Failures  Whatever numba does wrong, the answer is False and one log line: numpy does the same work, slower.
 Switch    RMQ_COMPILED=0 in the environment keeps the loops off.
 """
@@ -11,20 +12,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import importlib.util
 import logging
 import os
 import platform
+import re
+import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 _log: Final = logging.getLogger(__name__)
 _LOOPS: Final = "rmq_core.columnar.loops"
-_SOURCES: Final = ("loops.py", "machine.py")
+_SOURCES: Final = ("loops.py", "machine.py", "room.py")
 _COMPLETE: Final = "complete"
+_UNUSED_S: Final = 30 * 86_400
 _loaded: Final[list[Any]] = []
 
 
@@ -36,6 +42,11 @@ def active() -> Any | None:
 def is_loaded() -> bool:
     """Whether compiled loops are in use."""
     return bool(_loaded)
+
+
+def are_wanted() -> bool:
+    """Whether there is something to load: numba is installed, and the environment does not keep the loops off."""
+    return os.environ.get("RMQ_COMPILED") != "0" and importlib.util.find_spec("numba") is not None
 
 
 def load(cache_dir: str | Path | None = None, *, may_compile: bool = True) -> bool:
@@ -78,6 +89,8 @@ def _import_loops(cache_dir: Path, *, may_compile: bool) -> Any:
         if not may_compile and not _is_complete(folder):
             raise FileNotFoundError(f"{cache_dir} holds no complete cache for this version and machine")
         folder.mkdir(parents=True, exist_ok=True)
+        if not _is_complete(folder):
+            _prune(cache_dir, keep=folder)
         before = config.CACHE_DIR
         with _cache_setting(str(folder)):
             try:
@@ -88,6 +101,15 @@ def _import_loops(cache_dir: Path, *, may_compile: bool) -> Any:
     if not _is_complete(folder):
         (folder / _COMPLETE).write_text("\n".join(sorted(_compiled(folder))))
     return loops
+
+
+def _prune(cache_dir: Path, *, keep: Path) -> None:
+    """Remove caches of other versions that nobody has written for long. Whoever still uses one compiles again."""
+    oldest = time.time() - _UNUSED_S
+    for folder in cache_dir.glob("loops-*"):
+        is_ours = re.fullmatch(r"loops-[0-9a-f]{16}", folder.name) and folder.is_dir() and not folder.is_symlink()
+        if is_ours and folder != keep and folder.stat().st_mtime < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _compiled(folder: Path) -> Iterator[str]:

@@ -12,29 +12,35 @@ from typing import Any, Final
 import numpy as np
 
 from rmq_core.columnar.machine import (
+    CAN_FOLD,
     compiled,
     copy,
     find_bytes,
     find_high,
+    fold_crc,
     load_int,
     load_long,
     load_word,
     prefetch,
     trailing_zeros,
 )
+from rmq_core.columnar.room import COPY_ROOM
 
 _W: Any = np.uint64
 _HIGHS: Final = _W(0x8080808080808080)
 _ALL: Final = _W(0xFFFFFFFFFFFFFFFF)
 _MIX: Final = _W(0x9E3779B97F4A7C15)
+_ONES, _BLANKS = _W(0x0101010101010101), _W(0x2020202020202020)
+_POWER_8: Final = pow(31, 8, 1 << 32)
+_POWERS: Final = np.array([31**exponent for exponent in range(8)], np.uint64)
 
 _MAGIC_V1: Final = -626843481
 _MAGIC_V2: Final = -626843477
 _SIZE_MIN: Final = 91
 _FIXED_SIZE: Final = 88
-_DAMAGED: Final = 2
 _PAIRS_MAX: Final = 64
-_SHORT: Final = 32
+_SHORT, _BLOCK, _LONG = 32, 64, 512
+ROWS_TOGETHER: Final = 128
 _AHEAD: Final = 8
 """Rows whose bytes are fetched before they are needed."""
 
@@ -80,19 +86,26 @@ def find(data: Any, start: int, limit: int, positions: Any) -> Any:
         size, magic = load_int(data, at), load_int(data, at + 4)
         if (magic != _MAGIC_V1 and magic != _MAGIC_V2) or size < _SIZE_MIN or size > limit - at:  # noqa: PLR1714
             break
+        prefetch(data, at + 2 * _AHEAD * size)  # where it is if all are like this one
         positions[count] = at
         count += 1
         at += size
     return count, at
 
 
-@compiled("none", "bytes", "longs", "spans_out", "bytes_out")
-def measure(data: Any, positions: Any, spans: Any, states: Any) -> None:
-    """parts.measure(): spans and states of the records that are whole; the others are left as they are."""
-    for row in range(positions.size):
+@compiled("none", "bytes", "longs", "int", "int", "spans_out", "bools_out", "bool", "int_rows_out", "spans_out")
+def measure(  # noqa: PLR0912
+    data: Any, positions: Any, low: int, high: int,
+    spans: Any, is_whole: Any, with_fields: Any, ints: Any, longs: Any,
+) -> None:  # fmt: skip
+    """parts.measure() for some rows: which records are whole, and their spans and fields; no others are touched.
+
+    ints, longs: the fields in the order of parts.INT_FIELDS and parts.LONG_FIELDS.
+    """
+    for row in range(low, high):
         if row + 2 * _AHEAD < positions.size:
-            prefetch(data, positions[row + 2 * _AHEAD])
-            prefetch(data, positions[row + 2 * _AHEAD] + _FIXED_SIZE)
+            for ahead in range(0, 384 if with_fields else 128, 64):
+                prefetch(data, positions[row + 2 * _AHEAD] + ahead)
             start = positions[row + _AHEAD]
             if 0 <= start <= data.size - _SIZE_MIN:
                 prefetch(data, start + _FIXED_SIZE + load_int(data, start + _FIXED_SIZE - 4))
@@ -127,31 +140,29 @@ def measure(data: Any, positions: Any, spans: Any, states: Any) -> None:
         spans[0, row], spans[1, row] = body_start, body_size
         spans[2, row], spans[3, row] = topic_start, topic_size
         spans[4, row], spans[5, row] = properties_start, properties_size
-        states[row] = is_v2 or sys_flag & 0x30 != 0
+        is_whole[row] = True
+        if with_fields:
+            ints[0, row] = size
+            ints[1, row] = load_int(data, start + 8)
+            ints[2, row] = load_int(data, start + 12)
+            ints[3, row] = load_int(data, start + 16)
+            ints[4, row] = sys_flag
+            ints[5, row] = load_int(data, body_start - 16)
+            longs[0, row] = load_long(data, start + 20)
+            longs[1, row] = load_long(data, start + 28)
+            longs[2, row] = load_long(data, start + 40)
+            longs[3, row] = load_long(data, start + 56 + 12 * (sys_flag >> 4 & 1))
+            longs[4, row] = load_long(data, body_start - 12)
 
 
-@compiled("none", "bytes", "longs", "int_rows_out", "spans_out")
-def read_fields(data: Any, positions: Any, ints: Any, longs: Any) -> None:
-    """The fields of whole records, in the order of parts.INT_FIELDS and parts.LONG_FIELDS."""
-    for row in range(positions.size):
-        if row + _AHEAD < positions.size:
-            prefetch(data, positions[row + _AHEAD])
-            prefetch(data, positions[row + _AHEAD] + _FIXED_SIZE)
-        at = positions[row]
-        sys_flag = load_int(data, at + 36)
-        behind_born = at + 12 * (sys_flag >> 4 & 1)
-        behind_hosts = behind_born + 12 * (sys_flag >> 5 & 1)
-        ints[0, row] = load_int(data, at)
-        ints[1, row] = load_int(data, at + 8)
-        ints[2, row] = load_int(data, at + 12)
-        ints[3, row] = load_int(data, at + 16)
-        ints[4, row] = sys_flag
-        ints[5, row] = load_int(data, behind_hosts + 72)
-        longs[0, row] = load_long(data, at + 20)
-        longs[1, row] = load_long(data, at + 28)
-        longs[2, row] = load_long(data, at + 40)
-        longs[3, row] = load_long(data, behind_born + 56)
-        longs[4, row] = load_long(data, behind_hosts + 76)
+@compiled("bool", "longs", "int", "int", "longs_out")
+def to_microseconds(times_ms: Any, least_ms: int, limit_ms: int, times_us: Any) -> Any:
+    """Whether all times are inside these limits; then they are in microseconds."""
+    is_inside = True
+    for row in range(times_ms.size):
+        is_inside &= least_ms <= times_ms[row] < limit_ms
+        times_us[row] = times_ms[row] * 1000
+    return is_inside
 
 
 # CRC
@@ -161,6 +172,9 @@ def read_fields(data: Any, positions: Any, ints: Any, longs: Any) -> None:
 def _crc32(data: Any, start: int, end: int) -> Any:
     at, crc = start, np.uint32(0xFFFFFFFF)
     low_byte = _W(0xFF)
+    if CAN_FOLD and end - start >= 32:
+        crc = np.uint32(fold_crc(data, start, end - start >> 4, _W(crc)))
+        at += end - start & ~15
     while at + 16 <= end:
         first, second = load_word(data, at) ^ _W(crc), load_word(data, at + 8)
         crc = (
@@ -182,6 +196,19 @@ def _crc32(data: Any, start: int, end: int) -> Any:
             ^ _CRC[0, second >> _W(56)]
         )
         at += 16
+    if at + 8 <= end:
+        first = load_word(data, at) ^ _W(crc)
+        crc = (
+            _CRC[7, first & low_byte]
+            ^ _CRC[6, first >> _W(8) & low_byte]
+            ^ _CRC[5, first >> _W(16) & low_byte]
+            ^ _CRC[4, first >> _W(24) & low_byte]
+            ^ _CRC[3, first >> _W(32) & low_byte]
+            ^ _CRC[2, first >> _W(40) & low_byte]
+            ^ _CRC[1, first >> _W(48) & low_byte]
+            ^ _CRC[0, first >> _W(56)]
+        )
+        at += 8
     while at < end:
         crc = _CRC[0, (crc ^ data[at]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
         at += 1
@@ -205,15 +232,18 @@ def _copy_text(target: Any, to: Any, source: Any, start: Any, size: Any) -> None
     """Copy bytes that are likely few: always as many, where both sides have room for what is copied too much."""
     if size <= _SHORT and start + _SHORT <= source.size and to + _SHORT <= target.size:
         copy(target, to, source, start, _SHORT)
+    elif size <= _LONG and start + size + _BLOCK <= source.size and to + size + _BLOCK <= target.size:
+        for done in range(0, size, _BLOCK):
+            copy(target, to + done, source, start + done, _BLOCK)
     else:
         copy(target, to, source, start, size)
 
 
-@compiled("none", "bytes", "longs", "longs", "ints_out", "bytes_out")
-def gather(data: Any, starts: Any, sizes: Any, offsets: Any, copied: Any) -> None:
-    """Copy spans behind one another, and say where each begins."""
-    end = offsets[0] = np.int64(0)
-    for row in range(starts.size):
+@compiled("none", "bytes", "longs", "longs", "int", "int", "ints_out", "bytes_out")
+def gather(data: Any, starts: Any, sizes: Any, low: int, high: int, offsets: Any, copied: Any) -> None:
+    """Copy the spans of some rows behind one another, from the offset of the first on, and say where each ends."""
+    end = np.int64(offsets[low])
+    for row in range(low, high):
         if row + _AHEAD < starts.size:
             for ahead in range(0, min(sizes[row + _AHEAD], 256), 64):
                 prefetch(data, starts[row + _AHEAD] + ahead)
@@ -222,29 +252,32 @@ def gather(data: Any, starts: Any, sizes: Any, offsets: Any, copied: Any) -> Non
         offsets[row + 1] = end
 
 
-@compiled("bool", "bytes", "int", "int", is_part=True)
-def _is_ascii(data: Any, start: int, end: int) -> Any:
-    at, seen = start, _W(0)
-    while at + 8 <= end:
-        seen |= load_word(data, at)
-        at += 8
-    while at < end:
-        seen |= _W(data[at])
-        at += 1
-    return seen & _HIGHS == _W(0)
+@compiled(
+    "int", "bytes", "longs", "int", "spans_out", "bools_out", "int_rows_out", "spans_out", "ints_out", "bytes_out",
+)  # fmt: skip
+def measure_and_gather(
+    data: Any, positions: Any, start: int,
+    spans: Any, is_whole: Any, ints: Any, longs: Any, offsets: Any, copied: Any,
+) -> Any:  # fmt: skip
+    """Do both from a row on, some records at a time while the processor has them at hand.
 
-
-@compiled("none", "bytes", "longs", "longs", "ints_out", "bools_out")
-def hash_spans(data: Any, starts: Any, sizes: Any, hashes: Any, is_other: Any) -> None:
-    """hashes.hash_spans(): go on with each hash over its span, unless that is not ASCII."""
-    for row in range(starts.size):
-        start, end = starts[row], starts[row] + sizes[row]
-        is_other[row] = not _is_ascii(data, start, end)
-        if not is_other[row]:
-            hashed = np.uint32(hashes[row])
-            for at in range(start, end):
-                hashed = np.uint32(hashed * np.uint32(31) + np.uint32(data[at]))
-            hashes[row] = np.int32(hashed)
+    Returns the row at which it ended: all are done, or there is no room for the bodies of the ROWS_TOGETHER rows
+    from there on, which are measured. It is -1 where a record is not whole.
+    """
+    low = start
+    while low < positions.size:
+        high = min(low + ROWS_TOGETHER, positions.size)
+        measure(data, positions, low, high, spans, is_whole, True, ints, longs)
+        end = np.int64(offsets[low])
+        for row in range(low, high):
+            if not is_whole[row]:
+                return -1
+            end += spans[1, row]
+        if end + COPY_ROOM > copied.size:
+            break
+        gather(data, spans[0], spans[1], low, high, offsets, copied)
+        low = high
+    return low
 
 
 @compiled("word", "bytes", "int", "int", is_part=True)
@@ -257,6 +290,65 @@ def _first_word(data: Any, start: int, size: int) -> Any:
     for each in range(min(size, 8)):
         word |= _W(data[start + each]) << _W(8 * each)
     return word
+
+
+@compiled("word", "word", is_part=True)
+def _hash_word(word: Any) -> Any:
+    """Java's hash of eight bytes: of pairs first, then of pairs of those."""
+    pairs = (word & _W(0x00FF00FF00FF00FF)) * _W(31) + (word >> _W(8) & _W(0x00FF00FF00FF00FF))
+    fours = (pairs & _W(0x0000FFFF0000FFFF)) * _W(31**2) + (pairs >> _W(16) & _W(0x0000FFFF0000FFFF))
+    return (fours & _W(0xFFFFFFFF)) * _W(31**4) + (fours >> _W(32))
+
+
+@compiled("none", "bytes", "longs", "longs", "ints_out", "bools_out", "bool")
+def hash_spans(data: Any, starts: Any, sizes: Any, hashes: Any, is_other: Any, only_words: Any) -> None:
+    """hashes.hash_inside(): go on with each hash over its span, unless that is another one."""
+    for row in range(starts.size):
+        if row + _AHEAD < starts.size:
+            prefetch(data, starts[row + _AHEAD])
+        at, end = starts[row], starts[row] + sizes[row]
+        hashed, others = _W(np.uint32(hashes[row])), _W(0)
+        while at < end:
+            size = end - at
+            word = _first_word(data, at, size)
+            others |= word
+            if only_words:
+                unequal = word ^ _BLANKS
+                others |= (unequal - _ONES) & ~unequal
+            if size >= 8:
+                hashed = hashed * _W(_POWER_8) + _hash_word(word)
+            else:  # zeros before it do not change a hash
+                hashed = hashed * _POWERS[size] + _hash_word(word << _W(64 - 8 * size))
+            hashed &= _W(0xFFFFFFFF)
+            at += 8
+        is_other[row] = others & _HIGHS != _W(0)
+        if not is_other[row]:
+            hashes[row] = np.int32(hashed)
+
+
+@compiled("none", "bytes", "int", "ints_out", "ints_out")
+def link_entries(entries: Any, number: int, newest: Any, previous: Any) -> None:
+    """Enter index entries of twenty bytes in their slots: what was the newest before each.
+
+    number: of the first of them. newest: by slot.
+    """
+    slots = newest.size
+    share = 1.0 / slots
+    for row in range(previous.size + _AHEAD):
+        for ahead in range(2):  # first what will be needed is fetched
+            at = row - _AHEAD * ahead
+            if 0 <= at < previous.size:
+                hashed = load_int(entries, 20 * at)
+                slot = hashed - np.int64(hashed * share) * slots
+                if slot < 0:
+                    slot += slots
+                elif slot >= slots:
+                    slot -= slots
+                if ahead == 0:
+                    prefetch(newest, slot)
+                else:
+                    previous[at] = newest[slot]
+                    newest[slot] = number + at
 
 
 @compiled("bool", "bytes", "int", "int", "int", "int", is_part=True)
@@ -376,6 +468,7 @@ def cut_pairs(  # noqa: PLR0912
     with_maps: fill Arrow's buffers. Records that are odd before, or that repeat a name or have too many pairs, get
     none; they are odd then. A record is high where it is not ASCII.
     """
+    with_known = spans.size > 0
     pair = names_size = values_size = np.int64(0)
     map_offsets[0] = name_offsets[0] = value_offsets[0] = 0
     for row in range(starts.size):
@@ -397,7 +490,7 @@ def cut_pairs(  # noqa: PLR0912
                 name_size, value_size = middle - at, place - middle - 1
                 if name_size > 0 and value_size > 0:
                     word = _first_word(data, at, name_size)
-                    known = _known(data, at, name_size, word)
+                    known = _known(data, at, name_size, word) if with_known else -1
                     if known == 3:
                         is_special[row] = True
                     elif known >= 0:

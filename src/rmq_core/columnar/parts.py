@@ -2,7 +2,6 @@
 
 Whole     A record is whole when all its lengths agree with each other and with the buffer: what
           protocol.record.check_record() says of it, CRC aside.
-Plain     Version 1 with two IPv4 hosts: its fixed part is 88 bytes in one layout.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.columnar import kernels
+from rmq_core.columnar.room import rows_for
 from rmq_core.protocol import sys_flag as flags
 from rmq_core.protocol.record import MAGIC_V1, MAGIC_V2, RECORD_SIZE_MIN, TOPIC_SIZE_MAX_V1
 
@@ -38,8 +38,6 @@ _FIELDS: Final = {name: (kind.itemsize, offset) for name, (kind, offset, *_) in 
 
 INT_FIELDS: Final = ("size", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times")
 LONG_FIELDS: Final = ("queue_offset", "log_offset", "born_time_ms", "store_time_ms", "prepared_transaction_offset")
-
-WHOLE_PLAIN, WHOLE_OTHER, DAMAGED = 0, 1, 2
 
 
 def byte_array(buffer: Buffer) -> Bytes:
@@ -83,22 +81,14 @@ class FixedParts:
 
 
 class Fields:
-    """The fixed fields of whole records, wherever their hosts put them.
+    """The fixed fields of whole records, wherever their hosts put them."""
 
-    fixed: the fixed parts of the same records where they have been read before.
-    """
-
-    def __init__(self, data: Bytes, positions: Longs, fixed: FixedParts | None = None) -> None:
+    def __init__(self, data: Bytes, positions: Longs, parts: Parts) -> None:
+        """parts: those of the same records, measured with fields."""
         self._data = data
         self._positions = positions
-        self._read: dict[str, NDArray[Any]] = {}
-        if (loops := kernels.active()) is None:
-            self._fixed = fixed or FixedParts(data, positions)
-        else:
-            ints = np.empty((len(INT_FIELDS), len(positions)), np.int32)
-            longs = np.empty((len(LONG_FIELDS), len(positions)), np.int64)
-            loops.read_fields(data, positions, ints, longs)
-            self._read.update(zip(INT_FIELDS + LONG_FIELDS, (*ints, *longs), strict=True))
+        self._read = dict(parts.fields)
+        self._fixed = parts.fixed or FixedParts(data, positions)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """One field of every record, in native order: one of INT_FIELDS or LONG_FIELDS."""
@@ -132,7 +122,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where body, topic and properties of each record are. Without meaning where `states` says DAMAGED."""
+    """Where body, topic and properties of each record are. Without meaning where it is not whole."""
 
     body_starts: Longs
     body_sizes: Longs
@@ -140,15 +130,11 @@ class Parts:
     topic_sizes: Longs
     property_starts: Longs
     property_sizes: Longs
-    states: NDArray[np.uint8]
-    """WHOLE_PLAIN, WHOLE_OTHER or DAMAGED."""
+    is_whole: Bools
     fixed: FixedParts | None
     """What numpy has read to find them."""
-
-    @property
-    def is_whole(self) -> Bools:
-        whole: Bools = self.states != DAMAGED
-        return whole
+    fields: dict[str, NDArray[Any]]
+    """What compiled loops have read along with them, by name."""
 
     @property
     def ends(self) -> Longs:
@@ -156,22 +142,40 @@ class Parts:
         return self.property_starts + self.property_sizes
 
 
-def measure(data: Bytes, positions: Longs) -> Parts:
-    """Find the parts of the record at each position, whatever the bytes and positions are."""
-    states = np.full(len(positions), DAMAGED, np.uint8)
-    spans = np.empty((6, len(positions)), np.int64)
-    fixed = None
-    if len(data) >= RECORD_SIZE_MIN and len(positions):
-        if (loops := kernels.active()) is not None:
-            loops.measure(data, positions, spans, states)
-        else:
-            fixed = _measure(data, positions, spans, states)
-    return Parts(spans[0], spans[1], spans[2], spans[3], spans[4], spans[5], states, fixed)
+def measure(data: Bytes, positions: Longs, *, with_fields: bool = False) -> Parts:
+    """Find the parts of the record at each position, whatever the bytes and positions are.
+
+    with_fields: the fixed fields of whole records will be asked for too.
+    """
+    count = len(positions)
+    if (loops := kernels.active()) is not None:
+        rows = RoomForParts(count, with_fields=with_fields)
+        loops.measure(data, positions, 0, count, rows.spans, rows.is_whole, with_fields, rows.ints, rows.longs)
+        return rows.parts()
+    if len(data) < RECORD_SIZE_MIN or not count:
+        nothing = np.zeros(count, np.int64)
+        return Parts(nothing, nothing, nothing, nothing, nothing, nothing, np.zeros(count, np.bool_), None, {})
+    return _measure(data, positions)
 
 
-def _measure(
-    data: Bytes, positions: Longs, spans: NDArray[np.int64], states: NDArray[np.uint8]
-) -> FixedParts | None:
+class RoomForParts:
+    """Arrays that compiled loops fill with the parts and fields of records."""
+
+    __slots__ = ("ints", "is_whole", "longs", "spans")
+
+    def __init__(self, count: int, *, with_fields: bool) -> None:
+        self.is_whole = np.zeros(count, np.bool_)
+        self.spans = rows_for(6, count, np.int64)
+        self.ints = rows_for(len(INT_FIELDS), count if with_fields else 0, np.int32)
+        self.longs = rows_for(len(LONG_FIELDS), count if with_fields else 0, np.int64)
+
+    def parts(self) -> Parts:
+        """What is in them."""
+        fields = dict(zip(INT_FIELDS + LONG_FIELDS, (*self.ints, *self.longs), strict=True))
+        return Parts(*self.spans, self.is_whole, None, fields)  # type: ignore[call-arg]
+
+
+def _measure(data: Bytes, positions: Longs) -> Parts:
     end_max = len(data)
     whole: Bools = (positions >= 0) & (positions <= end_max - RECORD_SIZE_MIN)
     # What is known to be damaged is read at position 0, where there are enough bytes.
@@ -206,8 +210,7 @@ def _measure(
     property_sizes = data[at - 2].astype(np.int64) << 8 | data[at - 1]
     property_sizes[property_sizes > 0x7FFF] = 0
     whole &= property_starts + property_sizes == ends
-    parts = (body_starts, body_sizes, topic_starts, topic_sizes, property_starts, property_sizes)
-    for row, values in enumerate(parts):
-        spans[row] = values
-    states[whole] = (is_v2 | has_v6)[whole]
-    return fixed if starts is positions else None
+    return Parts(
+        body_starts, body_sizes, topic_starts, topic_sizes, property_starts, property_sizes, whole,
+        fixed if starts is positions else None, {},
+    )  # fmt: skip

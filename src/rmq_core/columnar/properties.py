@@ -14,13 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_core.columnar import kernels
-from rmq_core.columnar.gather import check_column_size, room_for
+from rmq_core.columnar.gather import check_column_size
 from rmq_core.columnar.pairs import Pairs, split_pairs
 from rmq_core.columnar.parts import Bools, Bytes, Longs
+from rmq_core.columnar.room import COPY_ROOM, room_for, rows_for
 from rmq_core.protocol.message import decode_properties
 
-_COPY_ROOM: Final = 32
-"""Compiled loops copy short texts faster where this much may be written behind them."""
 KNOWN: Final = (b"TAGS", b"KEYS", b"UNIQ_KEY")
 _SPECIAL: Final = (b"DELAY", b"INNER_NUM", b"INNER_MULTI_DISPATCH")
 _MAP: Final = pa.map_(pa.string(), pa.string())
@@ -29,10 +28,13 @@ _MAP: Final = pa.map_(pa.string(), pa.string())
 class Properties:
     """The properties that stand at some places of a buffer, taken apart as far as they are asked for.
 
-    with_map: map_column() will be called.
+    with_known: values() or is_special will be asked for. with_map: map_column() will be called.
     """
 
-    def __init__(self, data: Bytes, starts: Longs, sizes: Longs, *, with_map: bool = False) -> None:
+    def __init__(
+        self, data: Bytes, starts: Longs, sizes: Longs, *, with_known: bool = True, with_map: bool = False
+    ) -> None:
+        self._with_known = with_known
         self._with_map = with_map
         self._data = data
         self._starts = starts
@@ -105,17 +107,17 @@ class Properties:
 
     @cached_property
     def _cut(self) -> _Cut:
-        return _Cut(self._data, self._starts, self._sizes, with_map=self._with_map)
+        return _Cut(self._data, self._starts, self._sizes, with_known=self._with_known, with_map=self._with_map)
 
 
 class _Cut:
     """Properties cut into pairs by the compiled loops, in one pass for all that is asked for."""
 
-    def __init__(self, data: Bytes, starts: Longs, sizes: Longs, *, with_map: bool) -> None:
+    def __init__(self, data: Bytes, starts: Longs, sizes: Longs, *, with_known: bool, with_map: bool) -> None:
         self._arguments = data, starts, sizes
         self._is_odd = np.zeros(len(starts), np.bool_)
         self._is_high = np.zeros(len(starts), np.bool_)
-        self.spans, self.is_special = _nothing_known(len(starts))
+        self.spans, self.is_special = _nothing_known(len(starts) if with_known else 0)
         self._maps = self._cut(with_map=with_map)
 
     def map_column(self) -> tuple[pa.Array, Longs]:
@@ -138,7 +140,7 @@ class _Cut:
         pairs_max = (total + len(starts)) // 4 if with_map else 0
         map_offsets = np.empty(len(starts) + 1, np.int32)
         name_offsets, value_offsets = (room_for(pairs_max + 1, np.int32) for _ in range(2))
-        names, values = (room_for(total + _COPY_ROOM, np.uint8) for _ in range(2))
+        names, values = (room_for(total + COPY_ROOM, np.uint8) for _ in range(2))
         loops: Any = kernels.active()
         loops.cut_pairs(
             data, starts, sizes, self.spans, self.is_special, with_map, map_offsets,
@@ -153,6 +155,7 @@ class _Cut:
 
 
 def _nothing_known(count: int) -> tuple[NDArray[np.int64], Bools]:
-    spans = np.zeros((2 * len(KNOWN), count), np.int64)
+    spans = rows_for(2 * len(KNOWN), count, np.int64)
     spans[0::2] = -1
+    spans[1::2] = 0
     return spans, np.zeros(count, np.bool_)

@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.columnar import kernels
-from rmq_core.columnar.parts import Bools, Buffer, Bytes, FixedParts, Longs, byte_array, measure, position_array
+from rmq_core.columnar.parts import (
+    Bools,
+    Buffer,
+    Bytes,
+    FixedParts,
+    Longs,
+    byte_array,
+    measure,
+    position_array,
+    strided,
+)
 from rmq_core.protocol.record import (
     CRC_MASK,
     MAGIC_BLANK,
@@ -29,6 +39,9 @@ _MAGICS: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _LOG_OFFSET: Final = struct.Struct(">q")
 _STEP: Final = 65_536
 """Records found, or bodies checked, before room is made for more."""
+
+
+_RUN_MIN, _RUN_MAX = 32, 4096
 
 
 class Found(NamedTuple):
@@ -65,6 +78,48 @@ def find_records(buffer: Buffer, start: int = 0, end: int | None = None, *, coun
 
 
 def _walk(buffer: Buffer, start: int, limit: int, count_max: int) -> tuple[Longs, int]:
+    """Many producers write records of one size: where some follow each other, a whole run is looked at together."""
+    data, parts = byte_array(buffer), [np.zeros(0, np.int64)]
+    stop, left, patience = start, count_max, _RUN_MIN
+    while left > 0:
+        found = _run(data, stop, limit, min(left, _RUN_MAX))
+        is_over = False
+        if len(found):
+            stop = 2 * int(found[-1]) - int(found[-2])
+            patience = _RUN_MIN
+        else:
+            step = min(left, patience)
+            found, stop = _walk_singly(buffer, stop, limit, step)
+            is_over = len(found) < step
+            patience = min(2 * patience, _STEP)
+        parts.append(found)
+        left -= len(found)
+        if is_over:
+            break
+    return np.concatenate(parts), stop
+
+
+def _run(data: Bytes, start: int, limit: int, count_max: int) -> Longs:
+    """The records from here on that are as long as the first; none where they are not worth the effort."""
+    if start < 0 or start > limit - RECORD_SIZE_MIN:
+        return np.zeros(0, np.int64)
+    size, magic = _HEAD.unpack_from(data.data, start)
+    if magic not in (MAGIC_V1, MAGIC_V2) or size < RECORD_SIZE_MIN:
+        return np.zeros(0, np.int64)
+    count, count_max = 0, min(count_max, (limit - start) // size)
+    heads = strided(data, "<u8")
+    for tried in (_RUN_MIN, count_max):
+        if count == tried or tried > count_max:
+            break
+        same = heads[start : start + tried * size : size] == heads[start]
+        count = tried if same.all() else int(np.argmin(same))
+        if count < tried:
+            break
+    found: Longs = start + size * np.arange(count if count >= _RUN_MIN else 0)
+    return found
+
+
+def _walk_singly(buffer: Buffer, start: int, limit: int, count_max: int) -> tuple[Longs, int]:
     positions: list[int] = []
     add, unpack, stop, last = positions.append, _HEAD.unpack_from, start, limit - RECORD_SIZE_MIN
     for _ in range(count_max):
@@ -94,14 +149,12 @@ def valid_records(
 
 
 def _check_bodies(data: Bytes, positions: Longs, starts: Longs, sizes: Longs, good: Bools) -> None:
-    view, crc32, mask = data.data, zlib.crc32, CRC_MASK
     checked = np.flatnonzero(good & (sizes > 0))
     for low in range(0, len(checked), _STEP):
         rows = checked[low : low + _STEP]
-        ends = (starts[rows] + sizes[rows]).tolist()
-        spans = zip(starts[rows].tolist(), ends, strict=True)
-        crcs = np.array([crc32(view[start:end]) & mask for start, end in spans], np.int64)
-        good[rows] = crcs == FixedParts(data, positions[rows])["body_crc"]
+        spans = map(slice, starts[rows].tolist(), (starts[rows] + sizes[rows]).tolist())
+        crcs = np.fromiter(map(zlib.crc32, map(data.data.__getitem__, spans)), np.int64, len(rows))
+        good[rows] = crcs & CRC_MASK == FixedParts(data, positions[rows])["body_crc"]
 
 
 def next_record(buffer: Buffer, position: int, *, base: int, end: int | None = None) -> int:

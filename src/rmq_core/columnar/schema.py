@@ -6,6 +6,7 @@ Names are Spark's and do not change; neither does the default.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -49,11 +50,14 @@ def row_schema(columns: Sequence[str] | None = None, *, include_properties: bool
     column or stands twice.
     """
     if columns is None:
-        names = DEFAULT_COLUMNS
-    elif isinstance(columns, str):
-        names = COLUMNS if columns == ALL else (columns,)
-    else:
-        names = tuple(columns)
+        return _schema(DEFAULT_COLUMNS, include_properties)
+    if isinstance(columns, str):
+        return _schema(COLUMNS if columns == ALL else (columns,), include_properties)
+    return _schema(tuple(columns), include_properties)
+
+
+@functools.lru_cache(maxsize=64)
+def _schema(names: tuple[str, ...], include_properties: bool) -> pa.Schema:
     if include_properties and "properties" not in names:
         names = (*names, "properties")
     for name in names:

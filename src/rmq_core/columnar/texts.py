@@ -40,7 +40,7 @@ def _number(data: Bytes, starts: Longs, sizes: Longs, ids: NDArray[np.int32]) ->
         rows = np.flatnonzero(sizes == size)
         items = strided(data, f"V{size}")[starts[rows]] if size else np.zeros(len(rows), "V1")
         units = items.view(np.uint8).reshape(len(rows), -1)
-        if (units == units[0]).all():  # mostly there is one
+        if units.tobytes() == units[0].tobytes() * len(units):  # mostly there is one
             first, numbers = np.zeros(1, np.int64), np.zeros(len(rows), np.int64)
         else:
             _, first, numbers = np.unique(items, return_index=True, return_inverse=True)

@@ -22,14 +22,17 @@ def file_size(shape: tuple[int, int]) -> int:
     return HEADER.size + 4 * shape[0] + ENTRY.size * shape[1]
 
 
-def index_shape(disk: Disk, path: Path, size: int) -> tuple[int, int] | None:
-    """Slots and entries of a file; None where it cannot be told, as for one without entries."""
+def index_shape(disk: Disk, path: Path, size: int, *, is_mapped: bool = False) -> tuple[int, int] | None:
+    """Slots and entries of a file; None where it cannot be told, as for one without entries.
+
+    is_mapped: the file is here, and is looked at without reading all of it.
+    """
     if size == file_size(DEFAULT_SHAPE):
         return DEFAULT_SHAPE
     if size < HEADER.size + ENTRY.size:
         return None
-    data = disk.read(path, 0, size)
-    header = IndexHeader.unpack(data[: HEADER.size])
+    data = disk.map(path) if is_mapped else disk.read(path, 0, size)
+    header = IndexHeader.unpack(bytes(data[: HEADER.size]))
     if header.next_entry <= 1:
         return None
     for slot_count in _candidates(data, header).tolist():
@@ -40,7 +43,7 @@ def index_shape(disk: Disk, path: Path, size: int) -> tuple[int, int] | None:
     return None
 
 
-def _candidates(data: bytes, header: IndexHeader) -> NDArray[np.int64]:
+def _candidates(data: bytes | memoryview, header: IndexHeader) -> NDArray[np.int64]:
     """Numbers of slots with which first and last entry are where the header says."""
     rest = len(data) - HEADER.size
     used = ENTRY.size * header.next_entry

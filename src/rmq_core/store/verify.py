@@ -11,15 +11,16 @@ Note      Something unusual that a broker leaves, or that nobody can judge: a st
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import orjson
 
-from rmq_core.columnar import dispatch_columns
+from rmq_core.columnar import DispatchColumns, dispatch_columns, kernels
 from rmq_core.errors import StoreError
 from rmq_core.protocol.record import CRC_PROPERTY_SIZE, has_valid_record_crc
 from rmq_core.store.checkpoint import CHECKPOINT_SIZE
@@ -33,7 +34,7 @@ from rmq_core.store.walk import Damage, LogWalk, Stretch
 __all__ = ["Problem", "Verified", "verify"]
 
 _CHECKPOINT: Final = struct.Struct(">qqqqq")
-_CRC_NAME: Final = np.frombuffer(b"__CRC32#", "V8")
+_CRC_NAME: Final = int.from_bytes(b"__CRC32#", "little")
 
 
 @dataclass(slots=True)
@@ -84,12 +85,13 @@ class Verification:
         batches = BatchCheck(self._root, self._files, self._found)
         index = IndexCheck(self._files.disk, self._root / "index", self._found, segments.first)
         walk = LogWalk(segments, segments.first)
-        for step in walk:
-            if isinstance(step, Damage):
-                self._damages.append(step)
-                self._log_problem(step.start, f"{step.reason} up to {step.end}")
+        steps = _with_columns(walk)
+        for each in _one_ahead(steps) if kernels.is_loaded() else steps:
+            if isinstance(each, Damage):
+                self._damages.append(each)
+                self._log_problem(each.start, f"{each.reason} up to {each.end}")
                 continue
-            columns = dispatch_columns(step.buffer, step.positions)
+            step, columns = each
             self._check_record_crcs(step)
             for row in np.flatnonzero((columns.queue_ids < 0) | (columns.queue_offsets < 0)).tolist():
                 self._log_problem(int(columns.log_offsets[row]), "its queue id or queue offset is none")
@@ -127,7 +129,7 @@ class Verification:
 
     def _check_record_crcs(self, step: Stretch) -> None:
         """Records that carry a CRC over all of their bytes must agree with it."""
-        every = np.ndarray((max(len(step.buffer) - 7, 0),), "V8", buffer=step.buffer, strides=(1,))
+        every = np.ndarray((max(len(step.buffer) - 7, 0),), "<u8", buffer=step.buffer, strides=(1,))
         ends = step.positions + step.sizes
         with_crc = every[ends - CRC_PROPERTY_SIZE] == _CRC_NAME
         for row in np.flatnonzero(with_crc).tolist():
@@ -169,6 +171,23 @@ class Verification:
                 self._found.problem(path, 8 * number, f"{value} is no offset of a log that ends at {log_end}")
         if any(data[_CHECKPOINT.size :]):
             self._found.problem(path, _CHECKPOINT.size, "what follows the times is not zero")
+
+
+_Step: TypeAlias = Damage | tuple[Stretch, DispatchColumns]
+
+
+def _with_columns(walk: LogWalk) -> Iterator[_Step]:
+    for step in walk:
+        yield step if isinstance(step, Damage) else (step, dispatch_columns(step.buffer, step.positions))
+
+
+def _one_ahead(steps: Iterator[_Step]) -> Iterator[_Step]:
+    """The same steps, each made by another thread while the one before is looked at: compiled loops let it run."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, steps, None)
+        while (step := following.result()) is not None:
+            following = pool.submit(next, steps, None)
+            yield step
 
 
 def topic_names(root: Path) -> set[str] | None:

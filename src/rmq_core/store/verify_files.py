@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from rmq_core.store.offline_log import SEGMENT_NAME
 from rmq_core.store.segments import segment_name
 from rmq_core.store.tools import Findings
 
-_CHUNK: Final = 4 << 20
+_CHUNK_MIN, _CHUNK = 4 << 10, 4 << 20
 
 
 def queue_folders(disk: Disk, folder: Path, found: Findings) -> Iterator[tuple[str, int, Path]]:
@@ -75,8 +74,9 @@ class QueueRun:
     def _used(self, start: int, length: int) -> int:
         """How much of a file comes before the zeros at its end."""
         at = min(length, _data_end(self.folder / segment_name(start)))
+        step = _CHUNK_MIN  # mostly there are few zeros
         while at > 0:
-            low = max(at - _CHUNK, 0)
+            low, step = max(at - step, 0), _CHUNK
             data = np.frombuffer(self.disk.read(self.folder / segment_name(start), low, at - low), np.uint8)
             if data.any():
                 return low + int(len(data) - np.argmax(data[::-1] != 0))

@@ -27,14 +27,12 @@ from rmq_core.store.verify_files import QueueRun, queue_folders
 from rmq_core.store.walk import Damage, Stretch
 
 _ENTRIES: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_WANTED: Final = np.dtype(
-    [
-        ("queue", np.int32), ("queue_offset", np.int64), ("log_offset", np.int64), ("size", np.int32),
-        ("code", np.int64), ("time_ms", np.int64),
-    ]
-)  # fmt: skip
-_COLLECTED_MAX: Final = 400_000
+_WANTED: Final = np.dtype([("queue_offset", np.int64), ("time_ms", np.int64), ("entry", _ENTRIES)])
+_COLLECTED_MAX: Final = 200_000
+_OPAQUE: Final = f"V{_WANTED.itemsize}"
 _SKIP_COUNT: Final = 300_000
+_KEYS_MAX: Final = 1 << 16
+"""Where topic and queue make more numbers than this, there is no table of them."""
 
 
 class QueueCheck:
@@ -49,7 +47,7 @@ class QueueCheck:
         self.entries = 0
         self._numbers: dict[tuple[bytes, int], int] = {}
         self._queues: list[_Queue | None] = []
-        self._collected: list[NDArray[np.void]] = []
+        self._collected: list[tuple[NDArray[np.int32], NDArray[np.void]]] = []
         self._count = 0
         size = -(-files.sizes.entries // ENTRY_SIZE) * ENTRY_SIZE
         for topic, queue_id, folder in queue_folders(files.disk, root / "consumequeue", found):
@@ -68,11 +66,7 @@ class QueueCheck:
         """These records follow in the log."""
         shown = is_shown(columns)
         rows = np.flatnonzero(shown & ~is_batch(columns, batch_topics) & (columns.queue_ids >= 0))
-        wanted = np.empty(len(rows), _WANTED)
-        wanted["queue"] = self._queue_numbers(columns, rows)
-        wanted["queue_offset"] = columns.queue_offsets[rows]
-        _fill(wanted, columns, rows)
-        self._collect(wanted)
+        self._collect(self._queue_numbers(columns, rows), _wanted(columns, rows, columns.queue_offsets[rows]))
         if self._light.is_enabled:
             for row in np.flatnonzero(columns.is_special & shown).tolist():
                 self._add_light(step, columns, row)
@@ -82,24 +76,30 @@ class QueueCheck:
     def _add_light(self, step: Stretch, columns: DispatchColumns, row: int) -> None:
         record = decode_record(step.buffer, int(step.positions[row]))
         for name, queue_offset in self._light.of(record.topic, record.property_bytes):
-            wanted = np.empty(1, _WANTED)
-            wanted["queue"] = self._number(name.encode(), 0, record.log_offset)
-            wanted["queue_offset"] = queue_offset
-            _fill(wanted, columns, np.array([row]))
-            self._collect(wanted)
+            number = self._number(name.encode(), 0, record.log_offset)
+            wanted = _wanted(columns, np.array([row]), np.array([queue_offset]))
+            self._collect(np.array([number], np.int32), wanted)
 
-    def _collect(self, wanted: NDArray[np.void]) -> None:
-        self._collected.append(wanted)
+    def _collect(self, numbers: NDArray[np.int32], wanted: NDArray[np.void]) -> None:
+        self._collected.append((numbers, wanted))
         self._count += len(wanted)
 
     def _queue_numbers(self, columns: DispatchColumns, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        keys = columns.topic_ids[rows].astype(np.int64) << 32 | columns.queue_ids[rows].view(np.uint32)
-        unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        numbers = np.empty(len(unique), np.int32)
-        for place, row in enumerate(rows[first].tolist()):
+        width = int(columns.queue_ids[rows].max(initial=0)) + 1
+        keys = columns.topic_ids[rows].astype(np.int64) * width + columns.queue_ids[rows]
+        is_small = width * len(columns.topics) <= _KEYS_MAX
+        if not is_small:
+            unique, keys = np.unique(keys, return_inverse=True)
+        first = np.full(width * len(columns.topics) if is_small else len(unique), -1)
+        first[keys[::-1]] = rows[::-1]  # of equal keys the first counts
+        present = np.flatnonzero(first >= 0)
+        numbers = np.empty(len(first), np.int32)
+        for place, row in sorted(
+            zip(present.tolist(), first[present].tolist(), strict=True), key=lambda each: each[1]
+        ):
             topic = columns.topics[columns.topic_ids[row]]
             numbers[place] = self._number(topic, int(columns.queue_ids[row]), int(columns.log_offsets[row]))
-        of_rows: NDArray[np.int32] = numbers[inverse.ravel()]
+        of_rows: NDArray[np.int32] = numbers[keys]
         return of_rows
 
     def _number(self, topic: bytes, queue_id: int, log_offset: int) -> int:
@@ -118,15 +118,16 @@ class QueueCheck:
     def _compare(self) -> None:
         if not self._count:
             return
-        wanted = np.concatenate(self._collected)
-        self._collected, self._count = [], 0
+        numbers = np.concatenate([part[0] for part in self._collected])
         # Small numbers are sorted, and rows without fields copied, several times as fast.
-        numbers = wanted["queue"].astype(np.uint16 if len(self._queues) <= 0xFFFF else np.int32)
+        numbers = numbers.astype(np.uint16 if len(self._queues) <= 0xFFFF else np.int32)
+        wanted = np.concatenate([part[1].view(_OPAQUE) for part in self._collected])
+        self._collected, self._count = [], 0
         order = np.argsort(numbers, kind="stable")
-        wanted = wanted.view(f"V{_WANTED.itemsize}")[order].view(_WANTED)
-        bounds = [0, *(np.flatnonzero(np.diff(wanted["queue"])) + 1).tolist(), len(order)]
+        numbers, wanted = numbers[order], wanted[order].view(_WANTED)
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(order)]
         for low, high in itertools.pairwise(bounds):
-            queue = self._queues[wanted["queue"][low]]
+            queue = self._queues[numbers[low]]
             if queue is not None:
                 self.entries += queue.compare(wanted[low:high])
 
@@ -138,11 +139,17 @@ class QueueCheck:
                 self.entries += queue.finish(damages, log_end, is_running=is_running)
 
 
-def _fill(wanted: NDArray[np.void], columns: DispatchColumns, rows: NDArray[np.int64]) -> None:
-    wanted["log_offset"] = columns.log_offsets[rows]
-    wanted["size"] = columns.sizes[rows]
-    wanted["code"] = columns.tags_codes[rows]
+def _wanted(
+    columns: DispatchColumns, rows: NDArray[np.int64], queue_offsets: NDArray[np.int64]
+) -> NDArray[np.void]:
+    wanted = np.empty(len(rows), _WANTED)
+    wanted["queue_offset"] = queue_offsets
     wanted["time_ms"] = columns.store_times_ms[rows]
+    entries = wanted["entry"]
+    entries["log_offset"] = columns.log_offsets[rows]
+    entries["size"] = columns.sizes[rows]
+    entries["code"] = columns.tags_codes[rows]
+    return wanted
 
 
 class _Queue:
@@ -172,6 +179,8 @@ class _Queue:
     def compare(self, wanted: NDArray[np.void]) -> int:
         """The log has these records next; returns how many entries were looked at."""
         offsets = wanted["queue_offset"]
+        if (looked := self._compare_exactly(wanted)) > 0:
+            return looked
         breaks = np.flatnonzero(np.diff(offsets) <= 0) + 1
         looked = 0
         for low, high in itertools.pairwise([0, *breaks.tolist(), len(wanted)]):
@@ -179,12 +188,25 @@ class _Queue:
             start = int(part["queue_offset"][0])
             if start < self._next:
                 known = int(np.searchsorted(part["queue_offset"], self._next))
-                text = f"the record at {part['log_offset'][0]} has a queue offset that another one had before"
+                text = (
+                    f"the record at {part['entry']['log_offset'][0]} has a queue offset that another one had before"
+                )
                 self._problem(start, text, known)
                 part = part[known:]
             if len(part):
                 looked += self._compare_run(part)
         return looked
+
+    def _compare_exactly(self, wanted: NDArray[np.void]) -> int:
+        """How most queues are: these very entries come next. Returns 0 where it is not so."""
+        count, offsets = len(wanted), wanted["queue_offset"]
+        if offsets[0] != self._next or offsets[-1] != self._next + count - 1 or (np.diff(offsets) != 1).any():
+            return 0
+        found = self._run.read(self._next * ENTRY_SIZE, count * ENTRY_SIZE)
+        if found != wanted["entry"].tobytes():
+            return 0
+        self._next += count
+        return count
 
     def _compare_run(self, wanted: NDArray[np.void]) -> int:
         start, end = int(wanted["queue_offset"][0]), int(wanted["queue_offset"][-1]) + 1
@@ -208,32 +230,37 @@ class _Queue:
         return looked + len(entries)
 
     def _say_missing(self, wanted: NDArray[np.void]) -> None:
-        first = self._missing or (self._end, f"no entry for the record at {wanted['log_offset'][0]} of the log", 0)
+        first = self._missing or (
+            self._end,
+            f"no entry for the record at {wanted['entry']['log_offset'][0]} of the log",
+            0,
+        )
         self._missing = (first[0], first[1], first[2] + len(wanted))
 
     def _compare_entries(self, entries: NDArray[np.void], wanted: NDArray[np.void]) -> None:
+        records = wanted["entry"]
         codes = entries["code"].astype(np.int64)
         with_ext = codes <= ADDRESS_MAX
         if with_ext.any():
             if self._ext is None:
                 row = int(np.argmax(with_ext))
                 self._problem(int(wanted["queue_offset"][row]), "the entry names an ext unit, and there is none")
-                codes[with_ext] = wanted["code"][with_ext]
+                codes[with_ext] = records["code"][with_ext]
             else:
                 codes[with_ext] = self._ext.check(codes[with_ext], wanted["time_ms"][with_ext])
-        same = (entries["log_offset"] == wanted["log_offset"]) & (entries["size"] == wanted["size"])
+        same = (entries["log_offset"] == records["log_offset"]) & (entries["size"] == records["size"])
         if self._topic == SCHEDULE_TOPIC:
             # The time of delivery. By which table is not in the directory, but all its delays are whole seconds.
             delays = codes - wanted["time_ms"]
-            same &= (codes == wanted["code"]) | ((delays > 0) & (delays % 1000 == 0))
+            same &= (codes == records["code"]) | ((delays > 0) & (delays % 1000 == 0))
         else:
-            same &= codes == wanted["code"]
+            same &= codes == records["code"]
         rows = np.flatnonzero(~same)
         for row in rows[:10].tolist():
             log_offset, size, _ = entries[row].tolist()
             is_blank = size == BLANK_RECORD_SIZE
             got = "blank" if is_blank else str((log_offset, size, int(codes[row])))
-            should = tuple(int(wanted[name][row]) for name in ("log_offset", "size", "code"))
+            should = tuple(int(records[name][row]) for name in ("log_offset", "size", "code"))
             text = f"the entry is {got}, the record says {should}"
             self._problem(int(wanted["queue_offset"][row]), text, len(rows) - 9 if row == rows[:10][-1] else 1)
 
