@@ -186,7 +186,8 @@ def test_documented_examples_run(
 ) -> None:
     """Runs each block that names the store, in order, where a directory `store` is."""
     text = (Path(__file__).parents[2] / page).read_text()
-    blocks = [block for block in re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL) if "store" in block[1]]
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL)
+    blocks = [block for block in blocks if re.search(r"open_store|mqstore|\bstore\.", block[1])]
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     commands = 0

@@ -15,7 +15,7 @@ from rmq_core.protocol.filter import tags_code
 from rmq_core.protocol.record import decode_pull_body, decode_record
 from rmq_core.store import queue_reader
 from rmq_core.store.message_store import MessageStore
-from rmq_core.store.queue_reader import GetStatus, MessageFilter
+from rmq_core.store.queue_reader import EVERYTHING, GetStatus, MessageFilter
 from support.stores import HOST, QuickDisk, open_store, put, small_settings
 
 FOREVER_MS = (1 << 63) - 1
@@ -89,15 +89,15 @@ def test_neighbours_in_the_log_are_one_part(tmp_path: Path) -> None:
     ("changes", "arguments", "count"),
     [
         ({}, {"count_max": 5}, 5),
-        ({}, {"count_max": 100}, 32),
-        ({"max_transfer_count_on_message_in_memory": 7}, {"count_max": 100}, 7),
-        ({"max_transfer_bytes_on_message_in_memory": 500}, {"count_max": 100}, 3),
-        ({"max_transfer_bytes_on_message_in_memory": 1}, {"count_max": 100}, 1),
-        ({}, {"count_max": 100, "size_max": 500}, 3),
-        ({}, {"count_max": 100, "size_max": 1}, 1),
+        ({}, {"count_max": 32}, 32),
+        ({"max_transfer_count_on_message_in_memory": 7}, {"count_max": 32}, 7),
+        ({"max_transfer_bytes_on_message_in_memory": 500}, {"count_max": 32}, 3),
+        ({"max_transfer_bytes_on_message_in_memory": 1}, {"count_max": 32}, 1),
+        ({}, {"count_max": 32, "size_max": 500}, 3),
+        ({}, {"count_max": 32, "size_max": 1}, 1),
         ({}, {"count_max": 0}, 1),
-        ({"memory_size": 0}, {"count_max": 100}, 8),
-        ({"memory_size": 0, "max_transfer_bytes_on_message_in_disk": 500}, {"count_max": 100}, 3),
+        ({"memory_size": 0}, {"count_max": 32}, 8),
+        ({"memory_size": 0, "max_transfer_bytes_on_message_in_disk": 500}, {"count_max": 32}, 3),
     ],
 )
 def test_an_answer_has_its_limits(
@@ -109,6 +109,23 @@ def test_an_answer_has_its_limits(
     assert bodies(got.parts) == list(range(10, 10 + count))
     assert (got.count, got.next_offset, got.size) == (count, 10 + count, sum(map(len, got.parts)))
     assert got.suggests_slave == (changes.get("memory_size") == 0)
+    store.close()
+
+
+@pytest.mark.parametrize("filter_", [EVERYTHING, MessageFilter(by_entry=lambda code, unit: True)])
+@pytest.mark.parametrize("memory_size", [24 << 30, 0])
+def test_who_asks_for_more_than_32_gets_more(tmp_path: Path, filter_: MessageFilter, memory_size: int) -> None:
+    """By columns and one by one: the same messages; the count asked for, and both limits of bytes, still hold."""
+    store = filled(tmp_path, 500, memory_size=memory_size, mapped_file_size_commit_log=4096)
+    got = store.get("Orders", 0, 10, 400, filter_=filter_)
+    assert bodies(got.parts) == list(range(10, 410))
+    assert (got.count, got.next_offset, got.size) == (400, 410, sum(map(len, got.parts)))
+    assert got.suggests_slave == (memory_size == 0)
+    size = got.size // got.count
+    assert store.get("Orders", 0, 10, 400, filter_=filter_, size_max=7 * size + 1).count == 7
+    assert store.get("Orders", 0, 10, 400, filter_=filter_, size_max=1).count == 1
+    store.settings.max_transfer_bytes_on_bulk_pull = 50 * size + 1
+    assert store.get("Orders", 0, 10, 400, filter_=filter_).count == 50
     store.close()
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rmq_core.store import verify_index, verify_queues
 from rmq_core.store.verify import Verified, verify
+from rmq_core.store.verify_index import ENTRIES, link
+from support.records import WAYS, using
 from support.stores import open_store, properties, put, unpack_golden
 
 HOST = b"\x7f\0\0\x01\0\0\xc3\x50"
@@ -99,6 +104,48 @@ def test_pieces_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {problem.path.split("/")[0] for problem in damaged.problems} == {"commitlog", "consumequeue", "index"}
     both = verify(store.root)
     assert {problem.path for problem in both.problems} == {problem.path for problem in damaged.problems}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=30, deadline=None)
+@given(
+    hashes=st.lists(st.integers(0, 12) | st.integers(-(2**31), 2**31 - 1), max_size=60),
+    slot_count=st.integers(1, 9) | st.just(5_000_000),
+    split=st.integers(0, 60),
+)
+def test_slots_and_links_are_what_entering_one_by_one_makes(
+    way: str, hashes: list[int], slot_count: int, split: int
+) -> None:
+    """Few slots and many, hashes of damaged files too, in two pieces."""
+    entries = np.zeros(len(hashes), ENTRIES)
+    entries["hash"] = hashes
+    expected, slots = [], dict[int, int]()
+    for number, hashed in enumerate(hashes, 1):
+        expected.append(slots.get(hashed % slot_count, 0))
+        slots[hashed % slot_count] = number
+    newest = np.zeros(slot_count, np.int32)
+    with using(way):
+        first = link(entries[:split], 1, newest)
+        previous = [*first.tolist(), *link(entries[split:], 1 + len(first), newest).tolist()]
+    assert previous == expected
+    assert {slot: int(newest[slot]) for slot in np.flatnonzero(newest).tolist()} == slots
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_both_ways_say_the_same_of_a_damaged_store(tmp_path: Path, way: str) -> None:
+    """Damages log, queue and index of a directory that Apache wrote; the log is walked in another thread."""
+    store = unpack_golden("apache-5.3.3-normal", tmp_path)
+    log, queue, index = (
+        min((store.root / name).iterdir()) for name in ("commitlog", "consumequeue/Orders/0", "index")
+    )
+    with using(way):
+        assert verify(store.root).problems == []
+        for path, position in ((log, 3000), (queue, 20 * 40 + 3), (index, 40 + 2000 + 20 * 600 + 2)):
+            flip(path, position)
+        found = verify(store.root)
+    assert {problem.path.split("/")[0] for problem in found.problems} == {"commitlog", "consumequeue", "index"}
+    with using("numpy"):
+        assert verify(store.root) == found
 
 
 def test_many_problems_of_a_file_are_counted(tmp_path: Path) -> None:

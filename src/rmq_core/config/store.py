@@ -142,6 +142,13 @@ class StoreSettings(Settings):
     max_transfer_count_on_message_in_disk: int = key(
         8, "Messages that a pull of older messages returns.", at_least=1, live=True
     )
+    max_transfer_bytes_on_bulk_pull: int = key(
+        8 * MIB,
+        "Bytes that a pull returns that asks for more than 32 messages: the other limits protect readers that do "
+        "not mean so many.",
+        at_least=1,
+        live=True,
+    )
     access_message_in_memory_max_ratio: int = key(
         40,
         "Percent of the machine's memory: messages that near to the log's end are recent.",

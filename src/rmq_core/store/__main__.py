@@ -40,7 +40,7 @@ From = Annotated[str | None, typer.Option("--from", help="Stored at or after thi
 To = Annotated[str | None, typer.Option("--to", help="Stored before this time.")]
 Log = Annotated[list[str] | None, typer.Option("--commit-log", help="Folder of the log, if not in the store.")]
 _LOAD_FROM = 256 << 20
-_COMPILE_FROM = 8 << 30
+_COMPILE_FROM = 1 << 30
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -97,9 +97,12 @@ def _progress(text: str, *, is_quiet: bool) -> Iterator[Callable[[int, int], Non
 def _use_compiled_loops(*folders: Path) -> None:
     """Where there is much to do. Loading takes half a second; compiling, once on a machine, half a minute."""
     size = sum(path.stat().st_blocks * 512 for folder in folders for path in folder.glob("[0-9]*"))
-    if size > _LOAD_FROM:
-        logging.getLogger(kernels.__name__).setLevel(logging.ERROR)  # without them it is only slower
-        kernels.load(may_compile=size > _COMPILE_FROM)
+    if size <= _LOAD_FROM or not kernels.are_wanted():
+        return
+    logging.getLogger(kernels.__name__).setLevel(logging.ERROR)  # without them it is only slower
+    if not kernels.load(may_compile=False) and size > _COMPILE_FROM:
+        err.print("compiling loops for this machine, once; RMQ_COMPILED=0 turns that off", highlight=False)
+        kernels.load()
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """All messages in arrival order.
 
-A pass appends into a scratch buffer and ends with one write for each file it touched. Offsets, stamps and the
-blank record at the end of a file are decided when a message is appended; bytes that cannot be written are an
-error of the whole pass.
+A pass collects the parts of its records, and ends with joining and writing them once for each file it touched.
+Offsets, stamps and the blank record at the end of a file are decided when a message is appended; bytes that cannot
+be written are an error of the whole pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from rmq_core.protocol.record import BLANK_SIZE, CRC_MASK, MAGIC_V1, MAGIC_V2, T
 from rmq_core.store.disk import Disk
 from rmq_core.store.segments import Segments
 
-_SCRATCH_SIZE: Final = 1 << 20
 _SHORT: Final = struct.Struct(">h")
 _PLAIN: Final = struct.Struct(">iiiiiqqiq8sq8siqi")
 _BYTE: Final = [bytes((number,)) for number in range(256)]
@@ -60,9 +59,12 @@ class CommitLog:
         self.written_time_ms = 0
         """Store time of the message written last; set after `written`, so read it first."""
         self._file_end = 0
-        self._scratch = bytearray(_SCRATCH_SIZE)
-        self._used = 0
+        self._parts: list[bytes | bytearray | memoryview] = []
+        """What is appended and not written, since the last file was begun. It is memory that never changes."""
         self._runs: list[tuple[int, bytes]] = []
+        """The same of files before, and where it belongs."""
+        self._latest = 0
+        """The first part of what was appended last."""
         self._allocating = threading.Lock()
 
     def open(self, end: int) -> None:
@@ -89,8 +91,6 @@ class CommitLog:
         """
         if size + BLANK_SIZE > self._file_end - self.end:
             self._roll(size)
-        if self._used + size > len(self._scratch):
-            self._scratch += bytes(max(size, len(self._scratch)))
         return self.end
 
     def _roll(self, size: int) -> None:
@@ -100,11 +100,11 @@ class CommitLog:
         next_start = self._file_end
         self.allocate(next_start)
         if left:
-            self._scratch[self._used : self._used + BLANK_SIZE] = records.encode_blank(left)
-            self._used += BLANK_SIZE
-        if self._used:
-            self._runs.append((self.end + min(left, BLANK_SIZE) - self._used, bytes(self._scratch[: self._used])))
-            self._used = 0
+            self._parts.append(records.encode_blank(left))
+        if self._parts:
+            data = b"".join(self._parts)
+            self._runs.append((self.end + min(left, BLANK_SIZE) - len(data), data))
+            self._parts.clear()
         self.end = next_start
         self._file_end = next_start + self.segments.size
 
@@ -139,41 +139,53 @@ class CommitLog:
         prepared_transaction_offset: int,
     ) -> None:
         """Append one record in the room that reserve() made for it."""
-        at, scratch = self._used, self._scratch
-        if len(born_host) == 8 and len(self.store_host) == 8 and len(topic) <= TOPIC_SIZE_MAX_V1:
-            fixed = _PLAIN.pack(
-                size, MAGIC_V1, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, self.end,
-                sys_flag & _NO_HOST_BITS, born_time_ms, born_host, store_time_ms, self.store_host, reconsume_times,
-                prepared_transaction_offset, len(body),
+        parts, store_host, end = self._parts, self.store_host, self.end
+        self._latest = len(parts)
+        if len(born_host) == 8 and len(store_host) == 8 and len(topic) <= TOPIC_SIZE_MAX_V1:
+            # Not copied now: joining all parts of a pass at its end is the only copy.
+            parts += (
+                _PLAIN.pack(
+                    size, MAGIC_V1, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, end,
+                    sys_flag & _NO_HOST_BITS, born_time_ms, born_host, store_time_ms, store_host, reconsume_times,
+                    prepared_transaction_offset, len(body),
+                ),
+                body,
+                _BYTE[len(topic)],
+                topic,
+                _SHORT.pack(len(properties)),
+                properties,
             )  # fmt: skip
-            # Joined and copied once: five assignments to slices take half as long again.
-            parts = (fixed, body, _BYTE[len(topic)], topic, _SHORT.pack(len(properties)), properties)
-            scratch[at : at + size] = b"".join(parts)
         else:
+            record = bytearray(size)
             records.encode_record_into(
-                scratch,
-                at,
+                record,
+                0,
                 topic=topic,
                 queue_id=queue_id,
                 queue_offset=queue_offset,
-                log_offset=self.end,
+                log_offset=end,
                 body=body,
                 properties=properties,
                 born_time_ms=born_time_ms,
                 born_host=born_host,
                 store_time_ms=store_time_ms,
-                store_host=self.store_host,
+                store_host=store_host,
                 flag=flag,
                 sys_flag=sys_flag,
                 reconsume_times=reconsume_times,
                 prepared_transaction_offset=prepared_transaction_offset,
             )
-        self._used += size
-        self.end += size
+            parts.append(record)
+        self.end = end + size
 
-    def stamp_crc(self, log_offset: int, size: int) -> None:
-        """Fill in the CRC over the whole of a record appended in this pass, since the last file was begun."""
-        records.stamp_record_crc(self._scratch, self._used - (self.end - log_offset), size)
+    def stamp_crc(self, sizes: list[int]) -> None:
+        """Fill in the CRCs over the whole of the records of these sizes, which were the last call's to append."""
+        data = bytearray().join(self._parts[self._latest :])
+        self._parts[self._latest :] = [data]
+        at = 0
+        for size in sizes:
+            records.stamp_record_crc(data, at, size)
+            at += size
 
     def append_batch(
         self,
@@ -189,12 +201,12 @@ class CommitLog:
         heads: flag, body and properties (with their length before them) of each. common: the fields from the
         system flag to the prepared transaction offset, encoded.
         """
-        at, log_offset = self._used, self.end
+        log_offset, parts = self.end, self._parts
+        self._latest = len(parts)
         is_v2 = len(topic) > TOPIC_SIZE_MAX_V1
         magic = MAGIC_V2 if is_v2 else MAGIC_V1
         topic_part = (_SHORT.pack(len(topic)) if is_v2 else bytes((len(topic),))) + topic
         pack = _BATCH_HEAD.pack
-        parts: list[bytes | memoryview] = []
         for size, (flag, body, properties) in zip(sizes, heads, strict=True):
             parts += (
                 pack(size, magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, log_offset),
@@ -206,10 +218,7 @@ class CommitLog:
             )
             queue_offset += 1
             log_offset += size
-        data = b"".join(parts)
-        self._scratch[at : at + len(data)] = data
-        self._used += len(data)
-        self.end += len(data)
+        self.end = log_offset
 
     def append_copy(self, log_offset: int, data: bytes | memoryview) -> None:
         """Write bytes of another log at the end, whatever they are. An empty log may begin at any file.
@@ -233,12 +242,10 @@ class CommitLog:
         for offset, data in self._runs:
             self.segments.write(offset, data)
         self._runs.clear()
-        if self._used:
-            with memoryview(self._scratch) as view:
-                self.segments.write(self.end - self._used, view[: self._used])
-            self._used = 0
-            if len(self._scratch) > 8 * _SCRATCH_SIZE:
-                self._scratch = bytearray(_SCRATCH_SIZE)
+        if self._parts:
+            data = b"".join(self._parts)
+            self.segments.write(self.end - len(data), data)
+            self._parts.clear()
         self.written = self.end
         self.written_time_ms = self.last_store_time_ms
 

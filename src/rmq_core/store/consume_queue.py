@@ -111,18 +111,19 @@ class ConsumeQueue:
         An empty queue may start anywhere. In another one up to missing_max messages may be missing before them.
         False where they cannot stand there.
         """
-        end = self.max_offset
+        files = self.files
+        end = files.end // ENTRY_SIZE
         if queue_offset != end:
-            if end == self.files.first // ENTRY_SIZE and self.log_end < 0:
-                self.files.restart(queue_offset * ENTRY_SIZE)
-                end = self.files.first // ENTRY_SIZE
+            if end == files.first // ENTRY_SIZE and self.log_end < 0:
+                files.restart(queue_offset * ENTRY_SIZE)
+                end = files.first // ENTRY_SIZE
                 self.min_offset = queue_offset
             elif queue_offset < end or queue_offset - end > missing_max:
                 return False
-            self.files.append(BLANK_ENTRY * (queue_offset - end))
-        self.files.append(entries)
+            files.append(BLANK_ENTRY * (queue_offset - end))
+        files.append(entries)
         self.log_end = log_end
-        self.next_offset = max(self.next_offset, self.max_offset)
+        self.next_offset = max(self.next_offset, queue_offset + len(entries) // ENTRY_SIZE)
         return True
 
     def read(self, queue_offset: int, count: int) -> bytes:

@@ -80,13 +80,17 @@ class Disk:
 
     def write(self, path: Path, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of the data. Raises OSError; any part of it may have been written then."""
-        with self._open(path) as fd:
-            written = os.pwrite(fd, data, offset)
+        # Not by _open(): a generator takes longer than a short write.
+        held = self._take(path)
+        try:
+            written = os.pwrite(held.fd, data, offset)
             while written < len(data):
-                more = os.pwrite(fd, memoryview(data)[written:], offset + written)
+                more = os.pwrite(held.fd, memoryview(data)[written:], offset + written)
                 if not more:
                     raise OSError(errno.EIO, "nothing was written", str(path))
                 written += more
+        finally:
+            self._give_back(path, held)
 
     def clear(self, path: Path, offset: int) -> None:
         """Make everything from an offset to the end of the file zero."""
@@ -238,6 +242,13 @@ class Disk:
 
     @contextlib.contextmanager
     def _open(self, path: Path) -> Iterator[int]:
+        held = self._take(path)
+        try:
+            yield held.fd
+        finally:
+            self._give_back(path, held)
+
+    def _take(self, path: Path) -> _Descriptor:
         with self._lock:
             held = self._descriptors.get(path)
             if held is None:
@@ -252,13 +263,13 @@ class Disk:
             else:
                 self._descriptors.move_to_end(path)
             held.users += 1
-        try:
-            yield held.fd
-        finally:
-            with self._lock:
-                held.users -= 1
-                if not held.users and self._descriptors.get(path) is not held:
-                    os.close(held.fd)
+        return held
+
+    def _give_back(self, path: Path, held: _Descriptor) -> None:
+        with self._lock:
+            held.users -= 1
+            if not held.users and self._descriptors.get(path) is not held:
+                os.close(held.fd)
 
     def _close_unused(self) -> None:
         while len(self._descriptors) > self._descriptors_max:

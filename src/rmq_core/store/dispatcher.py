@@ -127,7 +127,7 @@ class Dispatcher:
     def _enter_by_queue(self, appended: list[Appended]) -> None:
         """The entries of each queue together: as many of them as a pass has, one step for each queue."""
         groups: dict[ConsumeQueue, list[int]] = {}
-        codes = self._codes
+        codes, tags_size = self._codes, len(_TAGS)
         for queue, queue_offset, log_offset, size, properties, store_time_ms, sys_flag in appended:
             if sys_flag and sys_flag & flags.TRANSACTION_MASK in HIDDEN:
                 continue
@@ -135,15 +135,18 @@ class Dispatcher:
             if values is None:
                 values = groups[queue] = [queue_offset]
             # Mostly the tag is one that was hashed before.
-            start = properties.rfind(_TAGS) + len(_TAGS)
+            start = properties.rfind(_TAGS) + tags_size
             end = properties.find(b"\x02", start)
-            code = codes.get(properties[start:end]) if end > start >= len(_TAGS) else None
+            code = codes.get(properties[start:end]) if end > start >= tags_size else None
             if code is None or queue.topic == SCHEDULE_TOPIC:
                 code = self._tags_code(queue.topic, properties, store_time_ms)
             values += (log_offset, size, code)
         with self._queues.lock:
             for queue, values in groups.items():
-                entries = struct.pack(">" + "qiq" * (len(values) // 3), *values[1:])
+                if len(values) == 4:
+                    entries = ENTRY.pack(values[1], values[2], values[3])
+                else:
+                    entries = struct.pack(">" + "qiq" * (len(values) // 3), *values[1:])
                 self._enter_at(queue, values[0], entries, values[-3] + values[-2])
                 self._queues.dirty.add(queue.files)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.columnar import DispatchColumns, dispatch_columns, hash_keys, hash_spans
+from rmq_core.columnar import DispatchColumns, dispatch_columns, hash_record_keys
 from rmq_core.protocol import sys_flag as flags
 from rmq_core.store.index_file import Index
 from rmq_core.store.segments import Segments
@@ -123,40 +123,8 @@ class KeyIndex:
 def key_rows(buffer: memoryview, columns: DispatchColumns) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """The hashes that records have in the index, and whose they are: the client's id first, then each own key."""
     shown = columns.sys_flags & flags.TRANSACTION_MASK != flags.TRANSACTION_ROLLBACK
-    prefixes = hash_keys([topic + b"#" for topic in columns.topics])[columns.topic_ids]
-    parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]] = []
-    for starts, sizes, order in (
-        (columns.uniq_key_starts, columns.uniq_key_sizes, 0),
-        (columns.keys_starts, columns.keys_sizes, 1),
-    ):
-        own = np.flatnonzero(shown & (sizes > 0))
-        hashes, is_other = hash_spans(buffer, starts[own], sizes[own], prefixes[own])
-        if order:  # several keys, separated by blanks, are hashed one by one
-            is_other = is_other | _has_blank(buffer, starts[own], sizes[own])
-        plain = ~is_other
-        parts.append((own[plain], np.full(int(plain.sum()), order), hashes[plain]))
-        for row in own[is_other].tolist():
-            text = bytes(buffer[starts[row] : starts[row] + sizes[row]])
-            keys = [key for key in text.split(b" ") if key] if order else [text]
-            topic = columns.topics[columns.topic_ids[row]]
-            own_hashes = hash_keys([b"%b#%b" % (topic, key) for key in keys])
-            parts.append((np.full(len(keys), row), order + np.arange(len(keys)), own_hashes))
-    rows = np.concatenate([part[0] for part in parts])
-    orders = np.concatenate([part[1] for part in parts])
-    hashes = np.concatenate([part[2] for part in parts])
-    sorted_ = np.lexsort((orders, rows))
-    return rows[sorted_], _index_hashes(hashes[sorted_])
-
-
-def _has_blank(buffer: memoryview, starts: NDArray[Any], sizes: NDArray[Any]) -> NDArray[Any]:
-    """Which spans contain a blank."""
-    if not len(starts):
-        return np.zeros(0, bool)
-    data = np.frombuffer(buffer, np.uint8)
-    lengths = sizes.astype(np.int64)
-    ends = np.cumsum(lengths)
-    flat = np.repeat(starts - (ends - lengths), lengths) + np.arange(int(ends[-1]))
-    return np.add.reduceat(data[flat] == 0x20, ends - lengths) > 0
+    rows, hashes = hash_record_keys(buffer, columns, shown)
+    return rows, _index_hashes(hashes)
 
 
 def _index_hashes(hashes: NDArray[Any]) -> NDArray[Any]:

@@ -262,8 +262,7 @@ class MessageStore:
             or not self._is_open
             or sys_flag & flags.INNER_BATCH
         ):
-            problem = self._refuse(topic, queue_id, sys_flag)
-            if problem is not None:
+            if (problem := self._refuse(topic, queue_id, sys_flag)) is not None:
                 return problem
             queue = self.queues.get(topic, queue_id)
         if not self._is_plain:
@@ -289,7 +288,7 @@ class MessageStore:
         if not is_hidden:
             queue.next_offset = queue_offset + 1
         if not self._is_plain:
-            self._finish_extended(topic, properties, log_offset, size)
+            self._finish_extended(topic, properties, size)
         self._pass.append((queue, queue_offset, log_offset, size, properties, store_time_ms, sys_flag))
         # Made as a tuple: the constructor of a named tuple takes as long as encoding the record's body.
         return _new(Put, (PutStatus.PUT_OK, log_offset, size, queue_offset, store_time_ms, (), ""))
@@ -300,9 +299,9 @@ class MessageStore:
             properties = self._light.with_offsets(topic, properties, self.queues)
         return reserve_record_crc(properties) if self.settings.enabled_append_prop_crc else properties
 
-    def _finish_extended(self, topic: str, properties: bytes, log_offset: int, size: int) -> None:
+    def _finish_extended(self, topic: str, properties: bytes, size: int) -> None:
         if self.settings.enabled_append_prop_crc:
-            self.log.stamp_crc(log_offset, size)
+            self.log.stamp_crc([size])
         for name, offset in self._light.of(topic, properties):
             self.queues.get(name, 0).next_offset = offset + 1
 
@@ -310,14 +309,21 @@ class MessageStore:
         if self._feed is not None:
             self._feed.follow(self.log.end, wants_arrivals=False)
             self._feed = None
-        # Stamped here and not on arrival: search by time relies on store times never going back.
-        self._pass_time_ms = max(self.clock.now_ms(), self.log.last_store_time_ms)
-        self.log.last_store_time_ms = self._pass_time_ms
+        self._pass_time_ms = self.log.last_store_time_ms = self.put_time_ms
         return self._pass_time_ms
 
+    @property
+    def put_time_ms(self) -> int:
+        """The store time of a message put now: one for a pass, and never going back, as search by time needs it."""
+        return self._pass_time_ms or max(self.clock.now_ms(), self.log.last_store_time_ms)
+
+    def renew_pass_time(self) -> None:
+        """What this pass puts from now on gets the present time: for messages whose delay begins to run now."""
+        if self._pass_time_ms:
+            self._pass_time_ms = self.log.last_store_time_ms = max(self.clock.now_ms(), self._pass_time_ms)
+
     def _refuse(self, topic: str, queue_id: int, sys_flag: int) -> Put | None:
-        reason = self.refusal
-        if reason is not None:
+        if (reason := self.refusal) is not None:
             return Put(PutStatus.SERVICE_NOT_AVAILABLE, reason=reason)
         if sys_flag & flags.INNER_BATCH or any(topic == name for name, _ in self.queues.batch):
             return Put(PutStatus.MESSAGE_ILLEGAL, reason="batch consume queues are only read")
@@ -329,8 +335,7 @@ class MessageStore:
 
     def _no_room(self, size: int, error: Exception) -> Put:
         if size + BLANK_SIZE > self.log.segments.size:
-            reason = f"a record of {size} bytes does not fit a file of the log"
-            return Put(PutStatus.MESSAGE_ILLEGAL, reason=reason)
+            return Put(PutStatus.MESSAGE_ILLEGAL, reason=f"a record of {size} bytes does not fit a file of the log")
         log.error("the next file of the log cannot be made: %s", error)
         return Put(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error))
 
@@ -379,13 +384,13 @@ class MessageStore:
         )  # fmt: skip
         queue_offset = queue.next_offset
         self.log.append_batch(sizes, heads, queue.topic_bytes, queue_id, queue_offset, common)
+        if with_record_crc:
+            self.log.stamp_crc(sizes)
         offsets, appended = [], self._pass
         at, number = log_offset, queue_offset
         for size, each in zip(sizes, properties, strict=True):
             appended.append((queue, number, at, size, each, store_time_ms, sys_flag))
             offsets.append(at)
-            if with_record_crc:
-                self.log.stamp_crc(at, size)
             at += size
             number += 1
         queue.next_offset = number
@@ -409,17 +414,15 @@ class MessageStore:
         self.commit()
 
     def _is_commit_due(self) -> bool:
-        now_ms = self.clock.monotonic_ms()
-        return (
-            now_ms - self._last_commit_ms >= self.settings.commit_interval_commit_log
-            or self.log.unwritten >= DIRTY_MAX
-        )
+        due_ms = self._last_commit_ms + self.settings.commit_interval_commit_log
+        return self.clock.monotonic_ms() >= due_ms or self.log.unwritten >= DIRTY_MAX
 
     def commit(self) -> None:
         """Write what end_pass() left in memory (transientStorePoolEnable); otherwise there is nothing."""
         if self.failure is not None:
             raise StoreError(f"the store failed: {self.failure}")
         if not self.log.unwritten:
+            self._confirm()  # written in the middle of its pass
             return
         self._last_commit_ms = self.clock.monotonic_ms()
         try:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rmq_core.columnar import next_record
 from rmq_core.errors import StoreError
 from rmq_core.protocol.record import (
+    MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_SIZE_MIN,
@@ -235,10 +236,15 @@ class OfflineLog:
         return size if magic in (MAGIC_V1, MAGIC_V2) and RECORD_SIZE_MIN <= size <= self.size else 0
 
     def _is_whole(self, offset: int) -> bool:
+        """Whether a record or the end of a file stands there now."""
         window = self._record_window(offset)
-        if window is None or offset + RECORD_SIZE_MIN > window.end:
+        if window is None:
             return False
         at = offset - window.base
+        if _HEAD.size <= window.end - offset and _HEAD.unpack_from(window.view, at)[1] == MAGIC_BLANK:
+            return True
+        if offset + RECORD_SIZE_MIN > window.end:
+            return False
         check = check_record(window.view, at)
         return check.is_valid and check.size > 0 and int.from_bytes(window.view[at + 28 : at + 36], "big") == offset
 

@@ -18,7 +18,9 @@ from rmq_core.store.segments import segment_name
 class QueueFiles:
     """Bytes addressed from `first` to `end`."""
 
-    __slots__ = ("_disk", "_folder", "_lock", "_tail", "_writing", "first", "is_removed", "size", "written")
+    __slots__ = (
+        "_disk", "_folder", "_known_path", "_lock", "_tail", "_writing", "first", "is_removed", "size", "written",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, folder: str, size: int, lock: threading.Lock) -> None:
         self._disk = disk
@@ -33,6 +35,8 @@ class QueueFiles:
         """Nothing is written any more."""
         self._writing: bytes | bytearray = b""
         self._tail = bytearray()
+        self._known_path: tuple[int, Path] | None = None
+        """Where the file begins that was asked for last, and its path: making one takes longer than reading."""
 
     def __repr__(self) -> str:
         return f"<{self._folder} {self.first}..{self.end}>"
@@ -51,7 +55,10 @@ class QueueFiles:
 
     def path(self, address: int) -> Path:
         """The file of an address."""
-        return Path(self._folder, segment_name(address - address % self.size))
+        start, known = address - address % self.size, self._known_path
+        if known is None or known[0] != start:
+            known = self._known_path = (start, Path(self._folder, segment_name(start)))
+        return known[1]
 
     def load(self) -> int:
         """Find the files and return the address behind the newest; 0 where there is none.

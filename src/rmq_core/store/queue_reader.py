@@ -7,11 +7,14 @@ Cold   What would have to come from the device is not touched through a mapping:
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
+
+import numpy as np
 
 from rmq_core.config import StoreSettings
 from rmq_core.store.batch_queue import BatchQueue
@@ -21,6 +24,13 @@ from rmq_core.store.queue_ext import ExtUnit, is_address
 from rmq_core.store.queues import Queues
 
 ANSWER_SIZE_MAX: Final = 128 << 20
+ORDINARY_COUNT_MAX: Final = 32
+"""Who asks for more does not mean the limits that protect ordinary readers."""
+_BULK_COUNT_MAX: Final = 16_384
+"""Entries looked at in one go."""
+_ENTRY_COLUMNS: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_WARM_STEP: Final = 128 << 10
+"""So far apart are the places that are looked at to find out whether a part of the log is in memory."""
 _RECENT: Final = 64 << 20
 """So far behind the end of the log everything is taken to be in memory."""
 
@@ -122,10 +132,107 @@ class QueueReader:
             return Got(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         got = _judge_offset(offset, queue.min_offset, queue.max_offset)
         if got.status is GetStatus.FOUND:
-            self._collect(
-                queue, got, offset, count_max, min(max(size_max, 100), ANSWER_SIZE_MAX), filter_, may_wait
-            )
+            size_max = min(max(size_max, 100), ANSWER_SIZE_MAX)
+            if filter_ is not EVERYTHING:
+                is_done = False
+            elif count_max > ORDINARY_COUNT_MAX:
+                is_done = self._collect_bulk(queue, got, offset, count_max, size_max, may_wait)
+            else:
+                is_done = self._collect_recent(queue, got, offset, count_max, size_max)
+            if not is_done:
+                self._collect(queue, got, offset, count_max, size_max, filter_, may_wait)
         return got
+
+    def _collect_recent(self, queue: ConsumeQueue, got: Got, offset: int, count_max: int, size_max: int) -> bool:
+        """The usual pull: everything, near the log's end, where nothing is cold and limits stay the same.
+
+        False where something needs a closer look.
+        """
+        log, (bytes_max, transfer_count) = self._log, self._limits(count_max)[0]
+        bytes_max, count_max = min(size_max, bytes_max), max(min(count_max, transfer_count), 1)
+        data = queue.read(offset, min(count_max, got.max_offset - offset))
+        if len(data) < ENTRY_SIZE:
+            return False
+        low, high = log.start, log.written
+        spans: list[tuple[int, int]] = []
+        count = total = start = end = 0
+        file_size = log.segments.size
+        for log_offset, size, _ in ENTRY.iter_unpack(data):
+            if size <= 0 or not low <= log_offset <= high - size:
+                return False
+            if count and total + size > bytes_max:
+                break
+            if log_offset != end or not end % file_size:
+                if end:
+                    spans.append((start, end))
+                start = log_offset
+            end = log_offset + size
+            total += size
+            count += 1
+        spans.append((start, end))
+        first = spans[0][0]
+        if log.end - first > _RECENT or not self.in_memory(first) or (parts := self._views(spans)) is None:
+            return False
+        got.parts, got.count, got.size, got.next_offset = parts, count, total, offset + count
+        return True
+
+    def _views(self, spans: Iterable[Sequence[int]]) -> list[memoryview | bytes] | None:
+        """Parts of the log, each within one file, that are in memory; None where a file is gone."""
+        segments = self._log.segments
+        parts: list[memoryview | bytes] = []
+        start = end = 0
+        for low, high in spans:
+            if not start <= low < end:
+                found = segments.file_view(low)
+                if found is None:
+                    return None
+                view, start = found
+                end = start + segments.size
+            parts.append(view[low - start : high - start])
+        return parts
+
+    def _is_warm(self, start: int, end: int, size: int) -> bool:
+        """Whether most of a part of the log is wanted, and all of it can be read without waiting."""
+        if self._log.end - start <= _RECENT:
+            return True
+        is_cached = self._log.segments.is_cached
+        return end - start <= 4 * size and all(is_cached(at, 1) for at in range(start, end, _WARM_STEP))
+
+    def _collect_bulk(
+        self, queue: ConsumeQueue, got: Got, offset: int, count_max: int, size_max: int, may_wait: bool
+    ) -> bool:
+        """Neighbours in the log are found by columns; False where the first entry needs a closer look."""
+        size_max = min(size_max, self._settings.max_transfer_bytes_on_bulk_pull)
+        wanted = min(count_max, got.max_offset - offset, _BULK_COUNT_MAX)
+        data = queue.read(offset, wanted)
+        # A read ends with its file, and with what is written: what is behind that belongs to the same answer.
+        while (known := len(data) // ENTRY_SIZE) < wanted and (more := queue.read(offset + known, wanted - known)):
+            data += more
+        entries = np.frombuffer(data, _ENTRY_COLUMNS, len(data) // ENTRY_SIZE)
+        starts, sizes = entries["log_offset"].astype(np.int64), entries["size"].astype(np.int64)
+        is_good = (sizes > 0) & (sizes != BLANK_RECORD_SIZE)
+        is_good &= (starts >= self._log.start) & (starts <= self._log.written - sizes)
+        count = len(is_good) if is_good.all() else int(np.argmin(is_good))
+        if not count:
+            return False
+        count = max(int(np.searchsorted(np.cumsum(sizes[:count]), size_max, side="right")), 1)
+        starts, ends = starts[:count], starts[:count] + sizes[:count]
+        is_apart = (starts[1:] != ends[:-1]) | (starts[1:] % self._log.segments.size == 0)
+        bounds = [0, *(np.flatnonzero(is_apart) + 1).tolist(), count]
+        got.count, got.size = count, int(sizes[:count].sum())
+        parts = None
+        if self._is_warm(int(starts[0]), int(ends[-1]), got.size):
+            lasts = np.array(bounds[1:], np.int64) - 1
+            parts = self._views(zip(starts[bounds[:-1]].tolist(), ends[lasts].tolist(), strict=True))
+        if parts is not None:
+            got.parts = parts
+        for low, high in itertools.pairwise(bounds) if parts is None else ():
+            if not self._add_run(got, _Run(int(starts[low]), int(ends[high - 1]), high - low), may_wait):
+                got.be_cold(offset)
+                return True
+        got.next_offset = offset + count
+        got.suggests_slave = not self.in_memory(int(starts[-1]))
+        return True
 
     def _collect(  # noqa: PLR0912
         self,
@@ -139,6 +246,7 @@ class QueueReader:
     ) -> None:
         end = self._log.end
         memory_share = self._memory_size * self._settings.access_message_in_memory_max_ratio // 100
+        count_max = min(count_max, _BULK_COUNT_MAX)
         scan_max = max(self._settings.max_filter_message_size, count_max * ENTRY_SIZE) // ENTRY_SIZE
         data = queue.read(offset, min(scan_max, got.max_offset - offset))
         if len(data) < ENTRY_SIZE:
@@ -148,7 +256,7 @@ class QueueReader:
         got.status = GetStatus.NO_MATCHED_MESSAGE
         by_entry, by_record = filter_.by_entry, filter_.by_record
         ext = self._queues.ext.get((queue.topic, queue.queue_id))
-        near_limits, far_limits, run = *self._limits(), _Run()
+        near_limits, far_limits, run = *self._limits(count_max), _Run()
         next_offset, newest, skip_before = offset, 0, 0
         for log_offset, size, code in ENTRY.iter_unpack(data):
             if got.count:
@@ -196,9 +304,12 @@ class QueueReader:
         got.next_offset = next_offset
         got.suggests_slave = end - newest > memory_share
 
-    def _limits(self) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _limits(self, count_max: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """How many bytes and messages an answer may have: of those in memory, and of others."""
         settings = self._settings
+        if count_max > ORDINARY_COUNT_MAX:
+            bulk = (settings.max_transfer_bytes_on_bulk_pull, count_max)
+            return bulk, bulk
         return (
             (settings.max_transfer_bytes_on_message_in_memory, settings.max_transfer_count_on_message_in_memory),
             (settings.max_transfer_bytes_on_message_in_disk, settings.max_transfer_count_on_message_in_disk),

@@ -87,6 +87,9 @@ class LogWalk:
             following = self._following(buffer, base, stop)
             if following is None:
                 return
+            whole_now, _, is_blank_now = self._stretch(buffer, base, offset)
+            if whole_now is not None or is_blank_now:
+                continue  # a writer has just been there: it wrote this before what follows
             yield Damage(offset, following, "no whole record")
             offset = following
 
@@ -123,6 +126,5 @@ class LogWalk:
 
 
 def _stored_offsets(buffer: memoryview, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    data = np.frombuffer(buffer, np.uint8)
-    windows = np.lib.stride_tricks.sliding_window_view(data, 8)[positions + 28]
-    return np.ascontiguousarray(windows).view(">i8").ravel().astype(np.int64)
+    every = np.ndarray((len(buffer) - 7,), ">i8", buffer=buffer, strides=(1,))
+    return every[positions + 28].astype(np.int64)
