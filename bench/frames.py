@@ -45,7 +45,7 @@ def run() -> list[Ratio]:
 
         def load(port: str, connections: int, in_flight: int) -> float:
             command = [str(program), port, str(connections), str(in_flight), str(TOTAL), str(frame)]
-            return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0])
 
         for connections, in_flight in SHAPES:
             shape = connections, in_flight

@@ -8,17 +8,17 @@ from rmq_core.protocol.requests import SendMessageV2
 PROPERTIES = "UNIQ_KEY\x017F000001123418B4AAC2123456780000\x02WAIT\x01true\x02TAGS\x01TagA\x02KEYS\x01k1\x02"
 
 
-def send_frame(body: bytes = b"x" * 128) -> bytes:
+def send_frame(body: bytes = b"x" * 128, *, queue_id: int = 1, properties: str = PROPERTIES) -> bytes:
     request = SendMessageV2(
         producer_group="PG",
         topic="TopicTest",
         default_topic="TBW102",
         default_topic_queue_nums=4,
-        queue_id=1,
+        queue_id=queue_id,
         sys_flag=0,
         born_timestamp=1_700_000_000_000,
         flag=0,
-        properties=PROPERTIES,
+        properties=properties,
         reconsume_times=0,
         unit_mode=False,
         batch=False,

@@ -184,7 +184,7 @@ def test_wrong_fields_are_answered_and_the_connection_stays(loop_name: str) -> N
                 (header_only(Echo.code), "text is missing"),
                 (header_only(Refuse.code, answer="x"), "answer: 'x' is not a number"),
                 (header_only(Refuse.code, answer=1 << 40), "does not fit"),
-                (header_only(HotEcho.code), "KeyError"),
+                (header_only(HotEcho.code), "text is missing"),
             ):
                 writer.write(frame)
                 answer = await read_frame(reader)

@@ -54,6 +54,8 @@ _OTHER_ENCODINGS: Final = 1 << 24
 """The second word of a frame is smaller where its header is JSON."""
 _JOINED_MAX: Final = 32 << 10
 """Output up to this size is joined: copying it costs less than handing over many pieces."""
+_OPAQUE_MIN: Final = -(1 << 31)
+_OPAQUE_MAX: Final = (1 << 31) - 1
 _opaques = itertools.count(1)
 
 
@@ -253,7 +255,7 @@ class Connection(asyncio.Protocol):
     # Frames in
 
     def _serve(self, frames: bytes) -> None:
-        position, end, hot = 0, len(frames), self._hot
+        position, end, hot, encoding = 0, len(frames), self._hot, HeaderEncoding.JSON
         while position < end:
             length, word = _PREFIX(frames, position)
             frame_end = position + 4 + length
@@ -264,12 +266,23 @@ class Connection(asyncio.Protocol):
                 try:
                     header = orjson.loads(frames[position + 8 : header_end])
                     is_answer = header.get("flag", 0) & RESPONSE_FLAG
-                    handler = None if is_answer else hot.get(header["code"])
+                    opaque = header["opaque"]
+                    # What answers later relies on it: there is no caller then to hear that it is no number.
+                    is_hot = not is_answer and _OPAQUE_MIN <= opaque <= _OPAQUE_MAX and type(opaque) is int
+                    handler = hot.get(header["code"]) if is_hot else None
                 except (ValueError, LookupError, TypeError, AttributeError):
                     handler = None  # no plain JSON of the expected shape goes the long way
                 if handler is not None:
-                    self.encoding = HeaderEncoding.JSON
-                    self._serve_hot(handler, header, frames[header_end:frame_end])
+                    self.encoding = encoding
+                    # As _serve_hot() does it, whose call would take as long as looking the handler up.
+                    try:
+                        reply = handler(self, header, frames[header_end:frame_end])
+                    except Exception as error:
+                        reply = self._dispatcher.error_reply(header, encoding, error)
+                    if reply is not None:
+                        self._output.append(reply)
+                        if len(self._output) == 1:
+                            self._pass.schedule(self)
                     position = frame_end
                     continue
             self._receive(decode_command(frames[position:frame_end]))

@@ -18,10 +18,17 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rmq_core.errors import BrokerError, ProtocolError, RocketMQError
+from rmq_core.errors import BrokerError, ProtocolError, RemoteProtocolError, RocketMQError
 from rmq_core.net.calls import Answer, Call, RpcHook
 from rmq_core.protocol.codes import V5_3_1, ResponseCode
-from rmq_core.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, HeaderEncoding, encode_command
+from rmq_core.protocol.command import (
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    Command,
+    HeaderEncoding,
+    encode_command,
+    text_fields,
+)
 from rmq_core.protocol.request import REQUESTS, NoFields, Request
 
 if TYPE_CHECKING:
@@ -144,6 +151,8 @@ class Dispatcher:
 
     def error_reply(self, header: Mapping[str, Any], encoding: HeaderEncoding, error: Exception) -> bytes | None:
         """The reply of a hot handler that raised; None where the call was one-way."""
+        if not isinstance(error, BrokerError):
+            error = _bad_field(header) or error
         answer = self._error_answer(header.get("code", 0), error)
         flag, opaque = header.get("flag", 0), header.get("opaque", 0)
         if flag & ONEWAY_FLAG or not isinstance(opaque, int):
@@ -182,6 +191,19 @@ def _response(opaque: int, encoding: HeaderEncoding, answer: Answer[Any]) -> Com
         body=answer.body,
         encoding=encoding,
     )
+
+
+def _bad_field(header: Mapping[str, Any]) -> ProtocolError | None:
+    """What a request's declaration says against a header that a hot handler could not use."""
+    request, fields = REQUESTS.get(header["code"]), header.get("extFields") or {}
+    if request is None:
+        return None
+    try:
+        request.from_ext(text_fields(fields))
+    except ProtocolError as error:
+        return error
+    wrong = [name for name, value in fields.items() if not isinstance(value, str)]
+    return RemoteProtocolError(f"not text: the fields {', '.join(wrong)}") if wrong else None
 
 
 @types.coroutine

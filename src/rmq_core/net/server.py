@@ -62,15 +62,13 @@ class Server:
         self._connections_max = self._options.connections_max or _connections_by_open_files()
         self._clock = clock or SystemClock()
         self._pass = Pass(on_pass_end)
+        self.pass_end_soon = self._pass.soon
+        """Have on_pass_end called at the end of this pass, whether or not anybody is answered in it."""
         self._on_open = on_open
         self._on_close = on_close
         self._listeners: list[Listener] = []
         self._timers: dict[str, Timer] = {}
         self._all_closed = asyncio.Event()
-
-    def pass_end_soon(self) -> None:
-        """Have on_pass_end called at the end of this pass, whether or not anybody is answered in it."""
-        self._pass.soon()
 
     def listen(self, host: str, port: int) -> int:
         """Accept connections on an address and return the port; 0 takes a free one. Raises OSError."""
