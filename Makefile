@@ -45,11 +45,12 @@ demo: jdk $(READY) ## the main job on an embedded broker
 broker: $(READY) ## a broker on 10911 with its name server on 9876
 	@$(BIN)/python -m rmq_core.broker
 
-chaos: $(READY) ## 200 kills of a writing process; cut and stalled networks come with the broker
+chaos: $(READY) ## 200 kills of a writing process, 150 of a broker under load
 	@$(BIN)/python -m pytest tests/chaos --rounds 200
 
-soak: ## hours of load
-	$(call LATER,the broker)
+MINUTES ?= 10
+soak: $(READY) ## half of a broker's full load for MINUTES=10: nothing lost, memory flat
+	@$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
 interop: ## Apache's own clients and brokers against ours; needs Maven
 	$(call LATER,the interoperability tests)

@@ -9,7 +9,20 @@ import sys
 import time
 from pathlib import Path
 
-from bench import columnar, decoder, frames, routes, store_append, store_flush, store_queues, store_recovery
+from bench import (
+    broker_polls,
+    broker_pull,
+    broker_send,
+    columnar,
+    decoder,
+    frames,
+    routes,
+    store_append,
+    store_flush,
+    store_queues,
+    store_recovery,
+    store_verify,
+)
 from bench.measure import Ratio
 
 BENCHMARKS = {
@@ -20,7 +33,11 @@ BENCHMARKS = {
     "append": store_append.run,
     "flush": store_flush.run,
     "recovery": store_recovery.run,
+    "verify": store_verify.run,
     "queues": store_queues.run,
+    "send": broker_send.run,
+    "pull": broker_pull.run,
+    "polls": broker_polls.run,
 }
 
 

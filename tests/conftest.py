@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import settings
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,3 +26,8 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rounds(request: pytest.FixtureRequest) -> int:
     chosen: int = request.config.getoption("--rounds")
     return chosen
+
+
+# How long an example takes says something about the machine and nothing about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")

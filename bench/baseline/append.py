@@ -29,21 +29,21 @@ class BareLog:
         self._entries = bytearray(size // 100 * ENTRY.size)
         self._codes: dict[bytes, int] = {}
         self._next: dict[tuple[str, int], int] = {}
-        self._end = 0
+        self.end = 0
 
     def rewind(self) -> None:
         """Begin anew, in pages that are there already."""
-        self._end = 0
+        self.end = 0
         self._next.clear()
 
-    def put(self, topic: str, queue_id: int, body: bytes, properties: bytes, born_time_ms: int) -> int:
-        """Append one message and return its offset."""
+    def put(self, topic: str, queue_id: int, body: bytes, properties: bytes, born_time_ms: int) -> tuple[int, int]:
+        """Append one message and return its offsets in log and queue."""
         view, topic_bytes = self._view, topic.encode()
         key = (topic, queue_id)
         queue_offset = self._next.get(key, 0)
         size = FIXED.size + len(body) + 1 + len(topic_bytes) + 2 + len(properties)
         now_ms = time.time_ns() // 1_000_000
-        at = self._end
+        at = self.end
         FIXED.pack_into(
             self._mapping, at,
             size, -626843481, zlib.crc32(body) & 0x7FFFFFFF, queue_id, 0, queue_offset, at, 0, born_time_ms, HOST,
@@ -61,14 +61,14 @@ class BareLog:
         view[end + 1] = properties_size & 255
         view[end + 2 : end + 2 + properties_size] = properties
         self._next[key] = queue_offset + 1
-        self._end = at + size
+        self.end = at + size
         found = properties.find(b"TAGS\x01")
         tag = properties[found + 5 : properties.find(b"\x02", found)]
         code = self._codes.get(tag)
         if code is None:
             code = self._codes[tag] = java_hash(tag.decode())
         ENTRY.pack_into(self._entries, queue_offset * ENTRY.size, at, size, code)
-        return at
+        return at, queue_offset
 
 
 def java_hash(text: str) -> int:

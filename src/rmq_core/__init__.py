@@ -1,4 +1,4 @@
-"""Apache RocketMQ in Python: protocol, network, name server, and message stores read offline.
+"""Apache RocketMQ in Python: protocol, network, name server, broker, and message stores read offline.
 
 Names are loaded when they are first used: who needs only a part does not pay for the rest.
 """
@@ -9,11 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rmq_core.embedded_broker import EmbeddedBroker as EmbeddedBroker
+    from rmq_core.embedded_broker import embedded as embedded
     from rmq_core.store.reader import open_store as open_store
 
-_HOMES = {"open_store": "rmq_core.store.reader"}
+_HOMES = {
+    "EmbeddedBroker": "rmq_core.embedded_broker",
+    "embedded": "rmq_core.embedded_broker",
+    "open_store": "rmq_core.store.reader",
+}
 
-__all__ = ["open_store"]
+__all__ = ["EmbeddedBroker", "embedded", "open_store"]
 
 
 def __getattr__(name: str) -> Any:

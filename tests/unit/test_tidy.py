@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "namesrv": {"errors", "clock", "files", "config", "protocol", "net"},
     "client": {"errors", "clock", "files", "config", "protocol", "net"},
     "broker": {"errors", "clock", "files", "config", "protocol", "columnar", "store", "net", "namesrv"},
-    "embedded": {"errors", "clock", "files", "config", "broker", "namesrv", "client"},
+    "embedded_broker": {"errors", "clock", "files", "config", "protocol", "net", "namesrv", "client", "broker"},
     "admin": {"errors", "clock", "files", "config", "protocol", "client"},
     "console": {"errors", "clock", "files", "config", "protocol", "client"},
     "integrations": {"errors", "clock", "files", "config", "protocol", "client"},
