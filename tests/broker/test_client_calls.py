@@ -47,7 +47,7 @@ def test_a_members_answer_is_handed_on_as_it_is(tmp_path: Path, encoding: Header
             fields = r.GetConsumerRunningInfo("CG", "one", jstack_enable=True).to_ext() | {"own": "field"}
             connection = await admin.channel.connect()
             request = Command(RUNNING_INFO, 5, ext=fields, body=b"question", encoding=encoding)
-            answer = await connection.exchange(request, timeout_ms=5000)
+            answer = await connection.exchange(request, timeout_ms=60_000)
             assert (answer.code, answer.remark, answer.ext) == (0, "as Java says it", {"offset": "7"})
             assert (answer.body, answer.encoding) == (b'{"jstack":"..."}', encoding)
             command = await asked.until_told(RUNNING_INFO)
@@ -91,7 +91,7 @@ async def join_as_old(cluster: Cluster, client_id: str, version: int) -> Member:
     client = member(cluster)
     data = HeartbeatData(client_id, (), (ConsumerData("CG"),))
     connection = await client.channel.connect()
-    answer = await connection.exchange(Command(34, 1, body=data.encode(), version=version), timeout_ms=5000)
+    answer = await connection.exchange(Command(34, 1, body=data.encode(), version=version), timeout_ms=60_000)
     assert answer.code == 0
     return client
 
@@ -189,7 +189,7 @@ def test_what_only_clients_serve_the_broker_does_not(tmp_path: Path, code: int) 
     async def main() -> None:
         async with broker_cluster(tmp_path) as cluster:
             connection = await cluster.client().channel.connect()
-            answer = await connection.exchange(Command(code, 1, ext={}), timeout_ms=5000)
+            answer = await connection.exchange(Command(code, 1, ext={}), timeout_ms=60_000)
             assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
     run(main())

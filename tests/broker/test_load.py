@@ -14,7 +14,7 @@ def test_one_stop_of_the_loop_refuses_no_send(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         clock = ManualClock()
-        async with broker_cluster(tmp_path, clock=clock) as cluster:
+        async with broker_cluster(tmp_path, clock=clock, broker_fast_failure_enable=True) as cluster:
             broker = cluster.broker
             load = Load(broker)
             late_ms = load.interval_ms + broker.settings.wait_time_mills_in_send_queue + 1

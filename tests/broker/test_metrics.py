@@ -22,7 +22,7 @@ async def http(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), 60)
     finally:
         writer.close()
         await writer.wait_closed()

@@ -83,7 +83,9 @@ def test_commits_are_checked_and_stored(tmp_path: Path) -> None:
             ]
             for encoding in HeaderEncoding:
                 for ext, code, remark in cases:
-                    answer = await connection.exchange(Command(15, 9, ext=ext, encoding=encoding), timeout_ms=5000)
+                    answer = await connection.exchange(
+                        Command(15, 9, ext=ext, encoding=encoding), timeout_ms=60_000
+                    )
                     assert (answer.code, answer.encoding) == (code, encoding), ext
                     assert remark is None or answer.remark == remark
                 assert await query(client, 1) == 3
@@ -247,7 +249,7 @@ def test_members_are_told_of_a_reset_where_the_settings_say_so(tmp_path: Path, l
             connection = await client.channel.connect()
             request = r.InvokeBrokerToResetOffset("Orders", "CG", -1, is_force=True)
             answer = await connection.exchange(
-                Command(222, 3, ext=request.to_ext(), language=language), timeout_ms=5000
+                Command(222, 3, ext=request.to_ext(), language=language), timeout_ms=60_000
             )
             table = {MessageQueue("Orders", "broker-a", queue_id): 5 for queue_id in range(4)}
             assert ResetOffsetBody.decode(answer.body).offset_table == table

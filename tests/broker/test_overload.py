@@ -313,7 +313,8 @@ def test_a_slow_disk_makes_sends_busy_and_loses_nothing(tmp_path: Path, monkeypa
 
     async def main() -> None:
         clock = ManualClock()
-        async with broker_cluster(tmp_path, clock=clock, flush_disk_type="SYNC_FLUSH") as cluster:
+        settings: dict[str, Any] = {"flush_disk_type": "SYNC_FLUSH", "broker_fast_failure_enable": True}
+        async with broker_cluster(tmp_path, clock=clock, **settings) as cluster:
             client = cluster.client()
             await client.send("Orders", b"first")
             gate.shut()

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from rmq_core.clock import ManualClock
 from rmq_core.errors import BrokerError, ConnectError
 from rmq_core.protocol import requests as r
 from rmq_core.protocol.bodies import TopicRouteData
@@ -77,7 +78,7 @@ def test_a_message_is_stored_as_it_was_sent(
             request = r.SendMessage(**fields) if version == 1 else r.SendMessageV2(**fields)
             connection = await cluster.client().channel.connect()
             command = Command(request.code, opaque=9, ext=request.to_ext(), body=b"hello", encoding=encoding)
-            response = await connection.exchange(command, timeout_ms=5000)
+            response = await connection.exchange(command, timeout_ms=60_000)
             assert (response.code, response.encoding, response.version) == (0, encoding, 479)
             ext = response.ext or {}
             assert ext == {
@@ -177,7 +178,7 @@ def test_refusals_carry_region_and_trace(tmp_path: Path) -> None:
             for queue_id, body, code in ((77, b"x", 29), (0, b"", 13)):
                 request = r.SendMessageV2("PG", "Orders", "TBW102", 4, queue_id, 0, 0, 0, "UNIQ_KEY\x01k\x02")
                 command = Command(310, opaque=1, ext=request.to_ext(), body=body)
-                response = await connection.exchange(command, timeout_ms=5000)
+                response = await connection.exchange(command, timeout_ms=60_000)
                 assert response.code == code
                 assert response.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
@@ -313,7 +314,8 @@ def test_sends_are_refused_while_the_broker_is_busy(tmp_path: Path) -> None:
     """Busy means code 2 with the remark that clients know, on both paths; then sends go on."""
 
     async def main() -> None:
-        async with broker_cluster(tmp_path, broker_fast_failure_enable=False) as cluster:
+        # The clock stands still, so that the broker does not find out that it is not busy at all.
+        async with broker_cluster(tmp_path, clock=ManualClock()) as cluster:
             client = cluster.client()
             await client.send("Orders")
             cluster.broker.busy = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"

@@ -118,7 +118,7 @@ def test_the_groups_own_limit_counts_for_clients_that_cannot_say(
             request = ConsumerSendMsgBack(offset, "CG", 0, max_reconsume_times=5)
             connection = await client.channel.connect()
             command = Command(request.code, opaque=1, version=version, ext=request.to_ext())
-            assert (await connection.exchange(command, timeout_ms=5000)).code == 0
+            assert (await connection.exchange(command, timeout_ms=60_000)).code == 0
             assert bool(stored(cluster, DEAD)) is is_dead
             assert bool(stored(cluster, SCHEDULE_TOPIC, 2)) is not is_dead
 

@@ -154,7 +154,7 @@ def test_a_deleted_topic_leaves_nothing_behind(tmp_path: Path) -> None:
                 r.PullMessage(
                     "G", "Orders", 0, 1, 32, 2 | 4, 0, 20_000, 0, subscription="*", expression_type="TAG"
                 ),
-                timeout_ms=10_000,
+                timeout_ms=60_000,
             )
             waiting = asyncio.ensure_future(pull)
             while not broker.long_polls.count:

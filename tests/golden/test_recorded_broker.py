@@ -33,7 +33,7 @@ async def ask(scene: Scene) -> Command | None:
         if scene.case.exchange.is_oneway:
             # Nothing must come before the answer to what follows.
             writer.write(encode_command(Command(9999, opaque=1)))
-        prefix = await asyncio.wait_for(reader.readexactly(4), 10)
+        prefix = await asyncio.wait_for(reader.readexactly(4), 60)
         answer = decode_command(prefix + await reader.readexactly(int.from_bytes(prefix, "big")))
     finally:
         writer.close()
