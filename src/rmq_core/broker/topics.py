@@ -223,7 +223,7 @@ class Topics:
         self.data_version = next_version(self.data_version)
         try:
             await self._file.save()
-        except Exception:
+        except OSError:
             self.table.setdefault(name, config)
             raise
 
