@@ -76,6 +76,18 @@ class NoRouteError(ClientError):
     retriable = True
 
 
+class ClientClosedError(ClientError):
+    """The client was closed; make a new one."""
+
+
+class ForkedError(ClientError):
+    """The object belongs to the process that made it; make a new one after a fork."""
+
+
+class UnsupportedError(ClientError):
+    """The broker's version does not do what was asked, and would do something else in silence."""
+
+
 class ConfigError(RocketMQError):
     """A setting has a value that cannot be used."""
 

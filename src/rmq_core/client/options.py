@@ -85,7 +85,7 @@ class ClientOptions:
     call_timeout_ms: int = 3_000
     connect_timeout_ms: int = 3_000
     intervals: Intervals = Intervals()
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=SystemClock, compare=False)
 
     def reachable(self, address: str) -> str:
         """The address to connect to for one that a broker announced."""

@@ -37,6 +37,8 @@ class Answer(Generic[R_co]):
     body: bytes = b""
     code: int = 0
     remark: str | None = None
+    version: int = 0
+    """The protocol version of who answered; 0 in answers that handlers make."""
 
 
 DONE: Answer[NoFields] = Answer(NoFields())
@@ -58,4 +60,4 @@ def read_answer(request: type[Request[R_co]], response: Command) -> Answer[R_co]
     if response.code not in request.accepts:
         raise BrokerError(response.code, response.remark or "")
     header = cast(R_co, request.reply.from_ext(response.ext or {}))
-    return Answer(header, response.body, response.code, response.remark)
+    return Answer(header, response.body, response.code, response.remark, response.version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rmq_core.clock import Clock, SystemClock
@@ -29,7 +30,9 @@ class Channel:
         tls: ssl.SSLContext | None = None,
         hooks: tuple[RpcHook, ...] = (),
         clock: Clock | None = None,
+        on_open: Callable[[Connection], None] | None = None,
     ) -> None:
+        """on_open is called with each new connection, before any call goes out on it."""
         self.address = address
         self._host, self._port = parse_address(address)
         self._dispatcher = dispatcher or Dispatcher()
@@ -38,6 +41,7 @@ class Channel:
         self._tls = tls
         self._hooks = hooks
         self._clock = clock or SystemClock()
+        self._on_open = on_open
         self._pass = Pass()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
@@ -96,6 +100,7 @@ class Channel:
             this_pass=self._pass,
             clock=self._clock,
             hooks=self._hooks,
+            on_open=self._on_open,
         )
         loop = asyncio.get_running_loop()
         try:

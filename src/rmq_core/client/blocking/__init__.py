@@ -1,0 +1,1 @@
+"""The blocking forms of producers, consumers and administration, over the process's loop thread."""
