@@ -20,7 +20,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 test: jdk $(READY) ## all tests that need nothing but this machine
-	@$(BIN)/python -m pytest -n auto --durations 20
+	@$(BIN)/python -m pytest -n auto --dist loadgroup --durations 20 --ignore tests/interop
 
 check: $(READY) ## format, lint and types
 	@$(BIN)/ruff format --check .
@@ -52,8 +52,8 @@ MINUTES ?= 10
 soak: $(READY) ## half of a broker's full load for MINUTES=10: nothing lost, memory flat
 	@$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
-interop: ## Apache's own clients and brokers against ours; needs Maven
-	$(call LATER,the interoperability tests)
+interop: jdk $(READY) ## Apache's own clients and brokers against ours; needs Maven
+	@$(BIN)/python -m pytest tests/interop
 
 bench-compare: ## speed beside Apache's broker; needs Maven
 	$(call LATER,the interoperability tests)

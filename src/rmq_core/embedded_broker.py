@@ -103,6 +103,11 @@ class EmbeddedBroker:
         ready.set()
         process.stdout.close()
 
+    @property
+    def pid(self) -> int | None:
+        """The broker's process, while it runs."""
+        return None if self._process is None else self._process.pid
+
     def log(self) -> str:
         """The last lines that the broker logged."""
         return "".join(self._lines)
@@ -121,6 +126,12 @@ class EmbeddedBroker:
         )
         with contextlib.closing(BlockingChannel(self.address)) as channel:
             channel.call(request, timeout_ms=5_000)
+
+    def kill(self) -> None:
+        """End it as a crash does; close() still cleans up."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def close(self) -> None:
         """Stop it, and remove its files where they were temporary. Idempotent."""

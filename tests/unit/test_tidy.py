@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "embedded_broker": {"errors", "clock", "files", "config", "protocol", "net", "namesrv", "client", "broker"},
     "admin": {"errors", "clock", "files", "config", "protocol", "client"},
     "console": {"errors", "clock", "files", "config", "protocol", "client"},
-    "integrations": {"errors", "clock", "files", "config", "protocol", "client"},
+    "integrations": {"errors", "clock", "files", "config", "protocol", "client", "embedded_broker"},
 }
 SANS_IO = {"socket", "asyncio", "threading", "time", "os", "pathlib", "selectors", "ssl"}
 

@@ -1,0 +1,70 @@
+"""The clients of the matrix: how each is started, and what it cannot do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from interop.artifacts import VERSIONS, go_program, java_class_path, node_folder
+from interop.driver import Driver
+
+HERE: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client of the matrix."""
+
+    name: str
+    command: Callable[[], list[str]]
+    """The program, to which the name server's address is added. Skips where it cannot be had."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Scenarios that it cannot run, on any server or ("scenario on server") on one, each with the reason."""
+
+    def reason_against(self, scenario: str, server: str) -> str | None:
+        """Why it cannot run a scenario on a server; None where it can."""
+        return self.lacks.get(scenario) or self.lacks.get(f"{scenario} on {server}")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def start(self, name_server: str) -> Driver:
+        """A new process of it."""
+        return Driver([*self.command(), name_server])
+
+
+def _java(version: str, *, binary: bool) -> Client:
+    option = ["-Drocketmq.serialize.type=ROCKETMQ"] if binary else []
+    lacks = {"go_pull": "the scenario of the Go client's pull consumer"}
+    if version.startswith("5.3"):
+        lacks["request"] = "its request() gives up as soon as the send is acknowledged, on Apache's own broker too"
+        lacks["lite_pull on apache-4.9.7"] = (
+            "its lite pull consumer sends request 361, which that broker does not know"
+        )
+    return Client(
+        f"java-{version}-{'binary' if binary else 'json'}",
+        lambda: ["java", "-Xmx256m", *option, "-cp", java_class_path(version), "Driver"],
+        lacks,
+    )
+
+
+_GO_LACKS: Final = {
+    "lite_pull": "it has no lite pull consumer",
+}
+_NODE_LACKS: Final = dict.fromkeys(
+    ("every_send", "batch", "orderly", "transactions", "lite_pull", "request", "go_pull"), "it has no such call"
+)
+_OURS_LACKS: Final = {"go_pull": "the scenario of the Go client's pull consumer"}
+
+CLIENTS: Final[dict[str, Client]] = {
+    client.name: client
+    for client in (
+        Client("ours", lambda: [sys.executable, str(HERE / "python_driver.py")], _OURS_LACKS),
+        *(_java(version, binary=binary) for version in VERSIONS["rocketmq"] for binary in (False, True)),
+        Client(f"go-{VERSIONS['go']}", lambda: [go_program()], _GO_LACKS),
+        Client(f"ali-ons-{VERSIONS['ali_ons']}", lambda: ["node", str(node_folder() / "driver.js")], _NODE_LACKS),
+    )
+}

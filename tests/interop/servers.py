@@ -1,0 +1,96 @@
+"""The servers of the matrix, each started once for all tests that need it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import rmq_core
+from interop.apache import apache, mqadmin
+from interop.artifacts import ROCKETMQ
+from rmq_core.errors import BrokerError
+from rmq_core.net.blocking import BlockingChannel
+from rmq_core.protocol.requests import GetRouteinfoByTopic, UpdateAndCreateTopic
+
+SERVERS: Final = ("ours", *(f"apache-{version}" for version in ROCKETMQ))
+
+_SETTINGS: Final = {
+    "enablePropertyFilter": "true",
+    "messageDelayLevel": "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s",
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "2000",
+    # Without these, the first check of a half message is a minute away.
+    "transactionCheckMax": "15",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running name server with its broker."""
+
+    name: str
+    name_server: str
+    broker_name: str
+    broker: str
+    home: Path
+
+    def create_topic(self, topic: str, *, queues: int = 4) -> None:
+        """Make a topic, and wait until the name server knows it."""
+        make = UpdateAndCreateTopic(
+            topic=topic,
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+        )
+        with BlockingChannel(self.broker) as broker:
+            broker.call(make, timeout_ms=10_000)
+        self.wait_for_topic(topic)
+
+    def wait_for_topic(self, topic: str) -> None:
+        """Return when the name server knows it."""
+        with BlockingChannel(self.name_server) as names:
+            wait_until(lambda: _is_known(names, topic), f"the name server never heard of {topic}")
+
+    def mqadmin(self, version: str, *arguments: str) -> str:
+        """What Apache's tool of that version prints, and how it ends."""
+        done = mqadmin(version, *arguments, "-n", self.name_server, home=self.home)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def wait_until(is_done: Callable[[], bool], otherwise: str, timeout_s: float = 30) -> None:
+    """Ask again and again. Raises AssertionError saying otherwise where it never becomes true."""
+    deadline = time.monotonic() + timeout_s
+    while not is_done():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)
+
+
+def _is_known(names: BlockingChannel, topic: str) -> bool:
+    try:
+        names.call(GetRouteinfoByTopic(topic))
+    except BrokerError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def running(name: str, home: Path, *, kill: bool = False, **settings: str) -> Iterator[Server]:
+    """Start it, and stop its broker in the end, or kill it."""
+    used = {**_SETTINGS, **settings}
+    if name == "ours":
+        with rmq_core.embedded(home / "store", **used) as broker:
+            yield Server(name, broker.name_server, settings.get("brokerName", "embedded"), broker.address, home)
+            if kill:
+                broker.kill()
+        return
+    with apache(name.removeprefix("apache-"), home, kill=kill, **used) as pair:
+        yield Server(name, pair.name_server, settings.get("brokerName", "apache"), pair.broker, home)
