@@ -221,6 +221,54 @@ def test_maps_are_right_wherever_the_properties_stand(way: str, texts: list[byte
     assert [dict(each) for each in column.to_pylist()] == [decode_record(log, at).properties for at in positions]
 
 
+@st.composite
+def alike(draw: st.DrawFn) -> list[bytes]:
+    """Properties of one producer: the same names, values of the same sizes; in some a few bytes are others."""
+    names = draw(st.lists(st.sampled_from((*NAMES, b"WAIT", b"", b"a-name-of-another")), unique=True, max_size=6))
+    sizes = [draw(st.integers(0, 40)) for _ in names]
+    has_end = draw(st.booleans())
+    texts = []
+    for number in range(draw(st.integers(2, 8))):
+        values = [bytes(97 + (number + each) % 26 for each in range(size)) for size in sizes]
+        text = bytearray(b"".join(b"%b\x01%b\x02" % pair for pair in zip(names, values, strict=True)))
+        if not has_end:
+            del text[-1:]
+        for _ in range(draw(st.integers(0, 2)) if text else 0):
+            text[draw(st.integers(0, len(text) - 1))] = draw(st.sampled_from(b"\x01\x02\x80\xffAx"))
+        texts.append(bytes(text))
+    return texts
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=60, deadline=None)
+@given(texts=alike(), filler=st.integers(0, 140))
+def test_properties_that_are_alike_are_told_apart(way: str, texts: list[bytes], filler: int) -> None:
+    """One byte differs, in a name, a value or a separator; the last record is near the end of the buffer or not."""
+    log = b"".join(record(properties=text) for text in texts)
+    positions = positions_of(log)
+    expected = [row_of(decode_record(log, position), None) for position in positions]
+    with using(way):
+        batch = decode_records(log + bytes(filler), positions, columns="all")
+        plain = decode_records(log + bytes(filler), positions, columns=["properties"])
+    assert rows_of(batch) == expected
+    assert [dict(row["properties"]) for row in plain.to_pylist()] == [row["properties"] for row in expected]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("step", [-2, 0, 3])
+def test_maps_of_growing_and_shrinking_records_are_whole(way: str, step: int) -> None:
+    """A thousand records, whose properties are not as long as the first ones let expect."""
+    texts = [b"KEYS\x01%b\x02n%d\x01v\x02" % (b"k" * max(2000 + step * each, 1), each) for each in range(1000)]
+    log = b"".join(record(properties=text) for text in texts)
+    with using(way):
+        batch = decode_records(log, positions_of(log), columns=["properties"])
+    for number, row in enumerate(batch.to_pylist()):
+        assert row["properties"] == [
+            ("KEYS", "k" * max(2000 + step * number, 1)),
+            (f"n{number}", "v"),
+        ]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_record_with_very_many_pairs_is_decoded_whole(way: str) -> None:
     """More pairs than the fast way takes, exactly as many, and each of them twice."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_core.columnar import kernels
-from rmq_core.columnar.bodies import measure_with_bodies
+from rmq_core.columnar.apart import take_apart
 from rmq_core.columnar.gather import check_column_size, gather, gather_text
 from rmq_core.columnar.parts import (
     HOST_SIZE,
@@ -72,23 +72,24 @@ class _Rows:
         self.positions = positions
         self.data = byte_array(buffer)
         self.bodies: pa.Array | None = None
-        if "body" in columns and kernels.is_loaded():
-            self.parts, self.bodies = measure_with_bodies(self.data, positions)
+        cut = None
+        if kernels.is_loaded():
+            apart = take_apart(
+                self.data,
+                positions,
+                with_bodies="body" in columns,
+                with_known=not columns.isdisjoint(_FROM_PROPERTIES),
+                with_map="properties" in columns,
+            )
+            self.parts, self.bodies, cut = apart.parts, apart.bodies, apart.cut
         else:
-            self.parts = measure(self.data, positions, with_fields=True)
+            self.parts = measure(self.data, positions)
         whole = self.parts.is_whole
-        if self.bodies is None and not whole.all():
+        if not whole.all():
             at = base + int(positions[np.argmin(whole)])
             raise CorruptRecordError(at, "its lengths disagree or it is cut off")
         self.fields = Fields(self.data, positions, self.parts)
-        parts = self.parts
-        self.properties = Properties(
-            self.data,
-            parts.property_starts,
-            parts.property_sizes,
-            with_known=not columns.isdisjoint(_FROM_PROPERTIES),
-            with_map="properties" in columns,
-        )
+        self.properties = Properties(self.data, self.parts.property_starts, self.parts.property_sizes, cut)
 
 
 # Columns
@@ -133,7 +134,7 @@ def _put(column: pa.Array, rows: Longs, values: pa.Array) -> pa.Array:
 
 
 def _property(name: bytes) -> Callable[[_Rows], pa.Array]:
-    return lambda rows: gather_text(rows.data, *rows.properties.values(name))
+    return lambda rows: gather_text(rows.data, *rows.properties.values(name), is_ascii=rows.properties.is_ascii)
 
 
 def _msg_id(rows: _Rows) -> pa.Array:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_core.columnar import kernels
+from rmq_core.columnar.apart import take_apart
 from rmq_core.columnar.hashes import hash_inside
 from rmq_core.columnar.parts import Bools, Buffer, Bytes, Fields, Longs, byte_array, measure, position_array
 from rmq_core.columnar.properties import Properties
@@ -40,11 +42,15 @@ class DispatchColumns:
 def dispatch_columns(buffer: Buffer, positions: Longs) -> DispatchColumns:
     """The columns of records that valid_records() accepted. Raises CorruptRecordError where one is not whole."""
     data, starts = byte_array(buffer), position_array(positions)
-    parts = measure(data, starts, with_fields=True)
+    if kernels.is_loaded():
+        apart = take_apart(data, starts, with_known=True)
+        parts, cut = apart.parts, apart.cut
+    else:
+        parts, cut = measure(data, starts), None
     if not parts.is_whole.all():
         raise CorruptRecordError(int(starts[np.argmin(parts.is_whole)]), "no whole record stands there")
     fields = Fields(data, starts, parts)
-    properties = Properties(data, parts.property_starts, parts.property_sizes)
+    properties = Properties(data, parts.property_starts, parts.property_sizes, cut)
     topic_ids, topics = number_texts(data, parts.topic_starts, parts.topic_sizes)
     uniq_key_starts, uniq_key_sizes = properties.values(b"UNIQ_KEY")
     keys_starts, keys_sizes = properties.values(b"KEYS")

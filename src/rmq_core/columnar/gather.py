@@ -67,13 +67,19 @@ def binary_column(offsets: np.ndarray[Any, Any], copied: np.ndarray[Any, Any]) -
     )
 
 
-def gather_text(data: Bytes, starts: Longs, sizes: Longs) -> pa.Array:
-    """A string column of the spans; null where a start is negative. What is not UTF-8 has U+FFFD."""
+def gather_text(data: Bytes, starts: Longs, sizes: Longs, *, is_ascii: bool = False) -> pa.Array:
+    """A string column of the spans; null where a start is negative. What is not UTF-8 has U+FFFD.
+
+    is_ascii: that is known of all of them.
+    """
     present: Bools = starts >= 0
-    if present.all():
-        return as_text(gather(data, starts, sizes))
-    column = as_text(gather(data, np.where(present, starts, 0), np.where(present, sizes, 0)))
-    validity = pa.py_buffer(np.packbits(present, bitorder="little"))
+    validity = None
+    if not present.all():
+        starts, sizes = np.where(present, starts, 0), np.where(present, sizes, 0)
+        validity = pa.py_buffer(np.packbits(present, bitorder="little"))
+    column = gather(data, starts, sizes)
+    if not is_ascii:
+        column = as_text(column)
     return pa.Array.from_buffers(pa.string(), len(column), [validity, *column.buffers()[1:]])
 
 

@@ -28,7 +28,8 @@ from typing import Any, Final
 
 _log: Final = logging.getLogger(__name__)
 _LOOPS: Final = "rmq_core.columnar.loops"
-_SOURCES: Final = ("loops.py", "machine.py", "room.py")
+_PARTS: Final = ("rmq_core.columnar.pair_loops",)
+_SOURCES: Final = ("loops.py", "pair_loops.py", "machine.py", "room.py")
 _COMPLETE: Final = "complete"
 _UNUSED_S: Final = 30 * 86_400
 _loaded: Final[list[Any]] = []
@@ -95,6 +96,8 @@ def _import_loops(cache_dir: Path, *, may_compile: bool) -> Any:
         with _cache_setting(str(folder)):
             try:
                 config.CACHE_DIR = str(folder)
+                for name in _PARTS:  # what was imported with another folder would not be kept in this one
+                    sys.modules.pop(name, None)
                 loops = importlib.import_module(_LOOPS)
             finally:
                 config.CACHE_DIR = before

@@ -14,21 +14,17 @@ import numpy as np
 from rmq_core.columnar.machine import (
     CAN_FOLD,
     compiled,
-    copy,
-    find_bytes,
-    find_high,
     fold_crc,
     load_int,
     load_long,
     load_word,
     prefetch,
-    trailing_zeros,
 )
-from rmq_core.columnar.room import COPY_ROOM
+from rmq_core.columnar.pair_loops import copy_text, cut_pairs, first_word
+from rmq_core.columnar.room import COPY_ROOM, PAIR_SIZE_MIN
 
 _W: Any = np.uint64
 _HIGHS: Final = _W(0x8080808080808080)
-_ALL: Final = _W(0xFFFFFFFFFFFFFFFF)
 _MIX: Final = _W(0x9E3779B97F4A7C15)
 _ONES, _BLANKS = _W(0x0101010101010101), _W(0x2020202020202020)
 _POWER_8: Final = pow(31, 8, 1 << 32)
@@ -38,26 +34,9 @@ _MAGIC_V1: Final = -626843481
 _MAGIC_V2: Final = -626843477
 _SIZE_MIN: Final = 91
 _FIXED_SIZE: Final = 88
-_PAIRS_MAX: Final = 64
-_SHORT, _BLOCK, _LONG = 32, 64, 512
 ROWS_TOGETHER: Final = 128
 _AHEAD: Final = 8
 """Rows whose bytes are fetched before they are needed."""
-
-
-def _word(text: bytes) -> Any:
-    return _W(int.from_bytes(text, "little"))
-
-
-_TAGS: Final = _word(b"TAGS")
-_KEYS: Final = _word(b"KEYS")
-_UNIQ_KEY: Final = _word(b"UNIQ_KEY")
-_DELAY: Final = _word(b"DELAY")
-_INNER_NU: Final = _word(b"INNER_NU")
-_M: Final = _word(b"M")
-_INNER_MU: Final = _word(b"INNER_MU")
-_LTI_DISP: Final = _word(b"LTI_DISP")
-_ATCH: Final = _word(b"ATCH")
 
 
 def _crc_tables() -> Any:
@@ -227,69 +206,17 @@ def check_bodies(data: Any, positions: Any, starts: Any, sizes: Any, good: Any) 
 # Spans: their bytes, and hashes of them
 
 
-@compiled("none", "bytes_out", "int", "bytes", "int", "int", is_part=True)
-def _copy_text(target: Any, to: Any, source: Any, start: Any, size: Any) -> None:
-    """Copy bytes that are likely few: always as many, where both sides have room for what is copied too much."""
-    if size <= _SHORT and start + _SHORT <= source.size and to + _SHORT <= target.size:
-        copy(target, to, source, start, _SHORT)
-    elif size <= _LONG and start + size + _BLOCK <= source.size and to + size + _BLOCK <= target.size:
-        for done in range(0, size, _BLOCK):
-            copy(target, to + done, source, start + done, _BLOCK)
-    else:
-        copy(target, to, source, start, size)
-
-
 @compiled("none", "bytes", "longs", "longs", "int", "int", "ints_out", "bytes_out")
 def gather(data: Any, starts: Any, sizes: Any, low: int, high: int, offsets: Any, copied: Any) -> None:
     """Copy the spans of some rows behind one another, from the offset of the first on, and say where each ends."""
     end = np.int64(offsets[low])
     for row in range(low, high):
-        if row + _AHEAD < starts.size:
+        if row + _AHEAD < high:
             for ahead in range(0, min(sizes[row + _AHEAD], 256), 64):
                 prefetch(data, starts[row + _AHEAD] + ahead)
-        _copy_text(copied, end, data, starts[row], sizes[row])
+        copy_text(copied, end, data, starts[row], sizes[row])
         end += sizes[row]
         offsets[row + 1] = end
-
-
-@compiled(
-    "int", "bytes", "longs", "int", "spans_out", "bools_out", "int_rows_out", "spans_out", "ints_out", "bytes_out",
-)  # fmt: skip
-def measure_and_gather(
-    data: Any, positions: Any, start: int,
-    spans: Any, is_whole: Any, ints: Any, longs: Any, offsets: Any, copied: Any,
-) -> Any:  # fmt: skip
-    """Do both from a row on, some records at a time while the processor has them at hand.
-
-    Returns the row at which it ended: all are done, or there is no room for the bodies of the ROWS_TOGETHER rows
-    from there on, which are measured. It is -1 where a record is not whole.
-    """
-    low = start
-    while low < positions.size:
-        high = min(low + ROWS_TOGETHER, positions.size)
-        measure(data, positions, low, high, spans, is_whole, True, ints, longs)
-        end = np.int64(offsets[low])
-        for row in range(low, high):
-            if not is_whole[row]:
-                return -1
-            end += spans[1, row]
-        if end + COPY_ROOM > copied.size:
-            break
-        gather(data, spans[0], spans[1], low, high, offsets, copied)
-        low = high
-    return low
-
-
-@compiled("word", "bytes", "int", "int", is_part=True)
-def _first_word(data: Any, start: int, size: int) -> Any:
-    """The first eight bytes of a span that is not empty as a number; of a shorter one, all of them."""
-    if start + 8 <= data.size:
-        word = load_word(data, start)
-        return word if size >= 8 else word & (_ALL >> _W(64 - 8 * size))
-    word = _W(0)
-    for each in range(min(size, 8)):
-        word |= _W(data[start + each]) << _W(8 * each)
-    return word
 
 
 @compiled("word", "word", is_part=True)
@@ -310,7 +237,7 @@ def hash_spans(data: Any, starts: Any, sizes: Any, hashes: Any, is_other: Any, o
         hashed, others = _W(np.uint32(hashes[row])), _W(0)
         while at < end:
             size = end - at
-            word = _first_word(data, at, size)
+            word = first_word(data, at, size)
             others |= word
             if only_words:
                 unequal = word ^ _BLANKS
@@ -357,7 +284,7 @@ def _is_equal(data: Any, start: int, size: int, other_start: int, other_size: in
         return False
     for done in range(0, size, 8):
         left = size - done
-        if _first_word(data, start + done, left) != _first_word(data, other_start + done, left):
+        if first_word(data, start + done, left) != first_word(data, other_start + done, left):
             return False
     return True
 
@@ -379,7 +306,7 @@ def number_texts(data: Any, starts: Any, sizes: Any, ids: Any, table: Any, first
             continue
         hashed = _W(size)
         for done in range(0, size, 8):
-            hashed = (hashed ^ _first_word(data, start + done, size - done)) * _MIX
+            hashed = (hashed ^ first_word(data, start + done, size - done)) * _MIX
             hashed ^= hashed >> _W(32)
         place = hashed & mask
         while table[place] >= 0:
@@ -398,125 +325,49 @@ def number_texts(data: Any, starts: Any, sizes: Any, ids: Any, table: Any, first
     return count
 
 
-# Properties
-
-
-@compiled("int", "bytes", "int", "int", "word", is_part=True)
-def _known(data: Any, start: int, size: int, word: Any) -> Any:
-    """Which name this is, by its first word: 0 TAGS, 1 KEYS, 2 UNIQ_KEY, 3 a special one, -1 any other."""
-    if size == 4:
-        return 0 if word == _TAGS else 1 if word == _KEYS else -1
-    if size == 8:
-        return 2 if word == _UNIQ_KEY else -1
-    is_special = size == 5 and word == _DELAY
-    if size == 9:
-        is_special = word == _INNER_NU and _first_word(data, start + 8, 1) == _M
-    elif size == 20:
-        is_special = word == _INNER_MU and _first_word(data, start + 8, 8) == _LTI_DISP
-        is_special = is_special and _first_word(data, start + 16, 4) == _ATCH
-    return 3 if is_special else -1
-
-
-@compiled("three_words", "bytes", "int", "int", is_part=True)
-def _find_separators(data: Any, start: Any, end: Any) -> Any:
-    """Of 64 bytes, a bit for each 1, for each 2 and for each that is not ASCII. A 2 stands where the end is."""
-    left = end - start
-    if start + 64 <= data.size:
-        ones, twos = find_bytes(data, start, np.uint8(1)), find_bytes(data, start, np.uint8(2))
-        highs = find_high(data, start)
-        if left >= 64:
-            return ones, twos, highs
-        inside = (_W(1) << _W(left)) - _W(1)
-        return ones & inside, twos & inside | _W(1) << _W(left), highs & inside
-    ones, twos, highs = _W(0), _W(0), _W(0)
-    for each in range(min(left, 64)):
-        byte, bit = data[start + each], _W(1) << _W(each)
-        ones |= bit if byte == 1 else _W(0)
-        twos |= bit if byte == 2 else _W(0)
-        highs |= bit if byte >= 0x80 else _W(0)
-    return ones, twos | _W(1) << _W(left) if left < 64 else twos, highs
+# All of it
 
 
 @compiled(
-    "bool", "bytes", "int", "int", "bytes_out", "ints_out", "int", "int", is_part=True
-)  # fmt: skip
-def _is_repeated(data: Any, start: Any, size: Any, names: Any, name_offsets: Any, first: Any, end: Any) -> bool:
-    """Whether a name is among earlier ones."""
-    for pair in range(first, end):
-        other = name_offsets[pair]
-        if name_offsets[pair + 1] - other == size:
-            done = 0
-            while done < size and data[start + done] == names[other + done]:
-                done += 1
-            if done == size:
-                return True
-    return False
-
-
-@compiled(
-    "none", "bytes", "longs", "longs", "spans_out", "bools_out",
+    "int", "bytes", "longs", "int", "spans_out", "bools_out", "int_rows_out", "spans_out",
+    "bool", "ints_out", "bytes_out", "spans_out", "bools_out",
     "bool", "ints_out", "ints_out", "bytes_out", "ints_out", "bytes_out", "bools_out", "bools_out",
 )  # fmt: skip
-def cut_pairs(  # noqa: PLR0912
-    data: Any, starts: Any, sizes: Any, spans: Any, is_special: Any,
+def take_apart(
+    data: Any, positions: Any, start: int, spans: Any, is_whole: Any, ints: Any, longs: Any,
+    with_bodies: Any, offsets: Any, copied: Any, known: Any, is_special: Any,
     with_maps: Any, map_offsets: Any, name_offsets: Any, names: Any, value_offsets: Any, values: Any,
     is_odd: Any, is_high: Any,
-) -> None:  # fmt: skip
-    """Cut properties into pairs.
+) -> Any:  # fmt: skip
+    """Measure, gather bodies and cut properties, some records at a time while the processor has them at hand.
 
-    spans: start and size of the last value of TAGS, KEYS and UNIQ_KEY. A record is special that has a special name.
-    with_maps: fill Arrow's buffers. Records that are odd before, or that repeat a name or have too many pairs, get
-    none; they are odd then. A record is high where it is not ASCII.
+    Begins with a row, and returns the row at which it ended: all are done, or there is no room for what the
+    ROWS_TOGETHER rows from there on hold, which are measured. It is -1 where a record is not whole.
     """
-    with_known = spans.size > 0
-    pair = names_size = values_size = np.int64(0)
-    map_offsets[0] = name_offsets[0] = value_offsets[0] = 0
-    for row in range(starts.size):
-        if row + _AHEAD < starts.size:
-            prefetch(data, starts[row + _AHEAD])
-            prefetch(data, starts[row + _AHEAD] + 64)
-        at, middle, high, step = starts[row], np.int64(-1), _W(0), starts[row]
-        end, first, seen = at + sizes[row], pair, _W(0)
-        is_regular = with_maps and not is_odd[row]
-        while step <= end:
-            ones, twos, highs = _find_separators(data, step, end)
-            high |= highs
-            while twos:
-                # Of the name separators before this end of a pair, the first counts.
-                below = (twos & (~twos + _W(1))) - _W(1)
-                if middle < 0 and ones & below:
-                    middle = step + trailing_zeros(ones)
-                place = step + trailing_zeros(twos)
-                name_size, value_size = middle - at, place - middle - 1
-                if name_size > 0 and value_size > 0:
-                    word = _first_word(data, at, name_size)
-                    known = _known(data, at, name_size, word) if with_known else -1
-                    if known == 3:
-                        is_special[row] = True
-                    elif known >= 0:
-                        spans[2 * known, row], spans[2 * known + 1, row] = middle + 1, value_size
-                    if is_regular:
-                        # Only where another name has set the same bit can this one stand twice.
-                        bit = _W(1) << (word * _MIX + _W(name_size) >> _W(58))
-                        if pair - first == _PAIRS_MAX or (
-                            seen & bit and _is_repeated(data, at, name_size, names, name_offsets, first, pair)
-                        ):
-                            is_regular, is_odd[row] = False, True
-                        seen |= bit
-                        _copy_text(names, names_size, data, at, name_size)
-                        _copy_text(values, values_size, data, middle + 1, value_size)
-                        names_size += name_size
-                        values_size += value_size
-                        pair += 1
-                        name_offsets[pair], value_offsets[pair] = names_size, values_size
-                at, middle = place + 1, np.int64(-1)
-                ones &= ~below
-                twos &= twos - _W(1)
-            if middle < 0 and ones:
-                middle = step + trailing_zeros(ones)
-            step += 64
+    low = start
+    while low < positions.size:
+        high = min(low + ROWS_TOGETHER, positions.size)
+        measure(data, positions, low, high, spans, is_whole, True, ints, longs)
+        body_size = text_size = np.int64(0)
+        for row in range(low, high):
+            if not is_whole[row]:
+                return -1
+            body_size += spans[1, row]
+            text_size += spans[5, row]
+        if with_bodies and offsets[low] + body_size + COPY_ROOM > copied.size:
+            break
         if with_maps:
-            is_high[row] = high != _W(0)
-            if not is_regular:
-                pair, names_size, values_size = first, np.int64(name_offsets[first]), np.int64(value_offsets[first])
-            map_offsets[row + 1] = pair
+            pair = np.int64(map_offsets[low])
+            names_size, values_size = np.int64(name_offsets[pair]), np.int64(value_offsets[pair])
+            is_full = pair + (text_size + high - low) // PAIR_SIZE_MIN >= name_offsets.size
+            if is_full or max(names_size, values_size) + text_size + COPY_ROOM > names.size:
+                break
+        if with_bodies:
+            gather(data, spans[0], spans[1], low, high, offsets, copied)
+        if with_maps or known.size:
+            cut_pairs(
+                data, spans[4], spans[5], low, high, known, is_special, with_maps, map_offsets,
+                name_offsets, names, value_offsets, values, is_odd, is_high,
+            )  # fmt: skip
+        low = high
+    return low

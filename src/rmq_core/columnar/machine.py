@@ -157,6 +157,18 @@ def find_high(_typing: Any, array: Any, position: Any) -> Any:
 
 
 @machine_code
+def find_unequal(_typing: Any, array: Any, position: Any, other: Any) -> Any:
+    """Which of 64 bytes differ from those at another position, as a bit for each."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one = _block(context, builder, signature, arguments)
+        two = _block(context, builder, signature, (arguments[0], arguments[2]))
+        return builder.bitcast(builder.icmp_unsigned("!=", one, two), ir.IntType(64))
+
+    return types.uint64(array, types.int64, types.int64), generate
+
+
+@machine_code
 def prefetch(_typing: Any, array: Any, position: Any) -> Any:
     """Have the bytes at a position at hand soon, wherever it is."""
 

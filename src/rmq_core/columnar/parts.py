@@ -38,6 +38,10 @@ _FIELDS: Final = {name: (kind.itemsize, offset) for name, (kind, offset, *_) in 
 
 INT_FIELDS: Final = ("size", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times")
 LONG_FIELDS: Final = ("queue_offset", "log_offset", "born_time_ms", "store_time_ms", "prepared_transaction_offset")
+_ROWS: Final = {name: (np.int32, row) for row, name in enumerate(INT_FIELDS)} | {
+    name: (np.int64, row) for row, name in enumerate(LONG_FIELDS)
+}
+_SPANS: Final = 6
 
 
 def byte_array(buffer: Buffer) -> Bytes:
@@ -87,11 +91,14 @@ class Fields:
         """parts: those of the same records, measured with fields."""
         self._data = data
         self._positions = positions
-        self._read = dict(parts.fields)
+        self._read: dict[str, NDArray[Any]] = {}
+        self._given = parts.fields
         self._fixed = parts.fixed or FixedParts(data, positions)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """One field of every record, in native order: one of INT_FIELDS or LONG_FIELDS."""
+        if self._given is not None:
+            return self._given.field(name)
         if name not in self._read:
             self._read[name] = values = self._fixed[name]
             width, offset = _FIELDS[name]
@@ -133,8 +140,8 @@ class Parts:
     is_whole: Bools
     fixed: FixedParts | None
     """What numpy has read to find them."""
-    fields: dict[str, NDArray[Any]]
-    """What compiled loops have read along with them, by name."""
+    fields: RoomForParts | None
+    """What compiled loops have read along with them."""
 
     @property
     def ends(self) -> Longs:
@@ -154,7 +161,7 @@ def measure(data: Bytes, positions: Longs, *, with_fields: bool = False) -> Part
         return rows.parts()
     if len(data) < RECORD_SIZE_MIN or not count:
         nothing = np.zeros(count, np.int64)
-        return Parts(nothing, nothing, nothing, nothing, nothing, nothing, np.zeros(count, np.bool_), None, {})
+        return Parts(nothing, nothing, nothing, nothing, nothing, nothing, np.zeros(count, np.bool_), None, None)
     return _measure(data, positions)
 
 
@@ -165,14 +172,19 @@ class RoomForParts:
 
     def __init__(self, count: int, *, with_fields: bool) -> None:
         self.is_whole = np.zeros(count, np.bool_)
-        self.spans = rows_for(6, count, np.int64)
-        self.ints = rows_for(len(INT_FIELDS), count if with_fields else 0, np.int32)
-        self.longs = rows_for(len(LONG_FIELDS), count if with_fields else 0, np.int64)
+        longs = rows_for(_SPANS + len(LONG_FIELDS) if with_fields else _SPANS, count, np.int64)
+        self.spans, self.longs = longs[:_SPANS], longs[_SPANS:]
+        self.ints = rows_for(len(INT_FIELDS) if with_fields else 0, count, np.int32)
 
     def parts(self) -> Parts:
         """What is in them."""
-        fields = dict(zip(INT_FIELDS + LONG_FIELDS, (*self.ints, *self.longs), strict=True))
-        return Parts(*self.spans, self.is_whole, None, fields)  # type: ignore[call-arg]
+        return Parts(*self.spans, self.is_whole, None, self if len(self.ints) else None)  # type: ignore[call-arg]
+
+    def field(self, name: str) -> NDArray[Any]:
+        """One field of every record."""
+        kind, row = _ROWS[name]
+        values: NDArray[Any] = self.ints[row] if kind is np.int32 else self.longs[row]
+        return values
 
 
 def _measure(data: Bytes, positions: Longs) -> Parts:
@@ -212,5 +224,5 @@ def _measure(data: Bytes, positions: Longs) -> Parts:
     whole &= property_starts + property_sizes == ends
     return Parts(
         body_starts, body_sizes, topic_starts, topic_sizes, property_starts, property_sizes, whole,
-        fixed if starts is positions else None, {},
+        fixed if starts is positions else None, None,
     )  # fmt: skip

@@ -7,20 +7,19 @@ anyone sends. There decode_properties() decides, as it does for a single message
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_core.columnar import kernels
-from rmq_core.columnar.gather import check_column_size
+from rmq_core.columnar.cut import KNOWN, Cut, nothing_known
 from rmq_core.columnar.pairs import Pairs, split_pairs
 from rmq_core.columnar.parts import Bools, Bytes, Longs
-from rmq_core.columnar.room import COPY_ROOM, room_for, rows_for
+from rmq_core.columnar.room import keep_freed_memory
 from rmq_core.protocol.message import decode_properties
 
-KNOWN: Final = (b"TAGS", b"KEYS", b"UNIQ_KEY")
 _SPECIAL: Final = (b"DELAY", b"INNER_NUM", b"INNER_MULTI_DISPATCH")
 _MAP: Final = pa.map_(pa.string(), pa.string())
 
@@ -28,17 +27,14 @@ _MAP: Final = pa.map_(pa.string(), pa.string())
 class Properties:
     """The properties that stand at some places of a buffer, taken apart as far as they are asked for.
 
-    with_known: values() or is_special will be asked for. with_map: map_column() will be called.
+    cut: what a compiled loop has made of them already.
     """
 
-    def __init__(
-        self, data: Bytes, starts: Longs, sizes: Longs, *, with_known: bool = True, with_map: bool = False
-    ) -> None:
-        self._with_known = with_known
-        self._with_map = with_map
+    def __init__(self, data: Bytes, starts: Longs, sizes: Longs, cut: Cut | None = None) -> None:
         self._data = data
         self._starts = starts
         self._sizes = sizes
+        self._given_cut = cut
 
     def values(self, name: bytes) -> tuple[Longs, Longs]:
         """Start and size of the value of a KNOWN name in each record, -1 and 0 without one; of several the last."""
@@ -51,11 +47,17 @@ class Properties:
         """Which records have a delay level, light queues or inner messages."""
         return self._known[1]
 
+    @property
+    def is_ascii(self) -> bool:
+        """Whether all of them are known to be ASCII."""
+        return self._given_cut is not None and not self._given_cut.is_high.any()
+
     @cached_property
     def _known(self) -> tuple[NDArray[np.int64], Bools]:
         if kernels.active() is not None:
-            return self._cut.spans, self._cut.is_special
-        spans, is_special = _nothing_known(len(self._starts))
+            cut = self._given_cut or self._cut(with_known=True)
+            return cut.spans, cut.is_special
+        spans, is_special = nothing_known(len(self._starts))
         pairs, odd_rows = self._pairs
         for number, name in enumerate(KNOWN):
             spans[2 * number], spans[2 * number + 1] = pairs.values(name, self._starts)
@@ -83,6 +85,7 @@ class Properties:
     @cached_property
     def _pairs(self) -> tuple[Pairs, Longs]:
         """The pairs of regular records, none for the odd ones, and the odd ones."""
+        keep_freed_memory()
         is_odd = np.zeros(len(self._starts), np.bool_)
         while True:  # twice or three times where a record is odd: not all that is odd shows at once
             pairs, more = split_pairs(self._data, self._starts, np.where(is_odd, 0, self._sizes))
@@ -91,10 +94,14 @@ class Properties:
             is_odd |= more
         return pairs, np.flatnonzero(is_odd)
 
+    def _cut(self, *, with_known: bool = False, with_map: bool = False) -> Cut:
+        cut = Cut(len(self._starts), with_known=with_known, with_map=with_map)
+        return cut.run(self._data, self._starts, self._sizes)
+
     def map_column(self) -> pa.Array:
         """All of them as a map column."""
         if kernels.active() is not None:
-            maps, odd_rows = self._cut.map_column()
+            maps, odd_rows = self._cut_maps()
         else:
             pairs, odd_rows = self._pairs
             maps = pairs.map_column()
@@ -105,57 +112,19 @@ class Properties:
         order[odd_rows] = len(maps) + np.arange(len(odd_rows))
         return pa.concat_arrays([maps.cast(_MAP), pa.array(others, _MAP)]).take(pa.array(order))
 
-    @cached_property
-    def _cut(self) -> _Cut:
-        return _Cut(self._data, self._starts, self._sizes, with_known=self._with_known, with_map=self._with_map)
-
-
-class _Cut:
-    """Properties cut into pairs by the compiled loops, in one pass for all that is asked for."""
-
-    def __init__(self, data: Bytes, starts: Longs, sizes: Longs, *, with_known: bool, with_map: bool) -> None:
-        self._arguments = data, starts, sizes
-        self._is_odd = np.zeros(len(starts), np.bool_)
-        self._is_high = np.zeros(len(starts), np.bool_)
-        self.spans, self.is_special = _nothing_known(len(starts) if with_known else 0)
-        self._maps = self._cut(with_map=with_map)
-
-    def map_column(self) -> tuple[pa.Array, Longs]:
+    def _cut_maps(self) -> tuple[pa.Array, Longs]:
         """The maps, and the odd rows, where they are empty."""
-        maps = self._cut(with_map=True) if self._maps is None else self._maps
-        if self._is_high.any():
+        cut = self._given_cut
+        if cut is None or not cut.with_map:
+            cut = self._cut(with_map=True)
+        maps = cut.maps()
+        if cut.is_high.any():
             try:
                 maps.keys.validate(full=True)
                 maps.items.validate(full=True)
             except pa.ArrowInvalid:
-                self._is_odd |= self._is_high
-                maps = self._cut(with_map=True)
-        return maps, np.flatnonzero(self._is_odd)
-
-    def _cut(self, *, with_map: bool) -> Any:
-        data, starts, sizes = self._arguments
-        total = int(sizes.sum()) if with_map else 0
-        check_column_size(total)
-        # A pair has three bytes or more, and one behind it that only the last may lack.
-        pairs_max = (total + len(starts)) // 4 if with_map else 0
-        map_offsets = np.empty(len(starts) + 1, np.int32)
-        name_offsets, value_offsets = (room_for(pairs_max + 1, np.int32) for _ in range(2))
-        names, values = (room_for(total + COPY_ROOM, np.uint8) for _ in range(2))
-        loops: Any = kernels.active()
-        loops.cut_pairs(
-            data, starts, sizes, self.spans, self.is_special, with_map, map_offsets,
-            name_offsets[1], names[1], value_offsets[1], values[1], self._is_odd, self._is_high,
-        )  # fmt: skip
-        if not with_map:
-            return None
-        count = int(map_offsets[-1])
-        name_column = pa.Array.from_buffers(pa.string(), count, [None, name_offsets[0], names[0]])
-        value_column = pa.Array.from_buffers(pa.string(), count, [None, value_offsets[0], values[0]])
-        return pa.MapArray.from_arrays(pa.array(map_offsets), name_column, value_column)
-
-
-def _nothing_known(count: int) -> tuple[NDArray[np.int64], Bools]:
-    spans = rows_for(2 * len(KNOWN), count, np.int64)
-    spans[0::2] = -1
-    spans[1::2] = 0
-    return spans, np.zeros(count, np.bool_)
+                odd = cut.is_odd | cut.is_high
+                cut = Cut(len(odd), with_known=False, with_map=True)
+                cut.is_odd[:] = odd
+                maps = cut.run(self._data, self._starts, self._sizes).maps()
+        return maps, np.flatnonzero(cut.is_odd)

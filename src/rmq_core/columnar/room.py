@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 
 COPY_ROOM: Final = 64
 """Compiled loops copy short texts faster where this much may be written behind them."""
+PAIR_SIZE_MIN: Final = 4
+"""Bytes that a pair of properties takes at least, if one is added for a record: only the last may lack its end."""
+
+_KEPT: Final = 16 << 20
 
 
 def room_for(count: int, kind: Any) -> tuple[pa.Buffer, NDArray[Any]]:
@@ -26,3 +31,13 @@ def room_for(count: int, kind: Any) -> tuple[pa.Buffer, NDArray[Any]]:
 def rows_for(rows: int, count: int, kind: Any) -> NDArray[Any]:
     """Room for rows of so many numbers each."""
     return room_for(rows * count, kind)[1][: rows * count].reshape(rows, count)
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have what is freed here be used again, at the first call.
+
+    glibc gives larger pieces back to the system at once, and fresh ones cost more than what numpy does with them,
+    until a program has freed one that was larger still.
+    """
+    np.empty(_KEPT, np.uint8)
