@@ -35,6 +35,8 @@ def replace_file(path: str | Path, data: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
+    if os.name == "nt":  # Windows opens no directories; its renames last without this
+        return
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)

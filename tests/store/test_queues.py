@@ -30,6 +30,11 @@ def entries(count: int, *, start: int = 0) -> bytes:
     return b"".join(ENTRY.pack(100 * number, 100, number) for number in range(start, start + count))
 
 
+def add(queue: ConsumeQueue, log_offset: int, tags_code: int) -> None:
+    """The next message, of 100 bytes."""
+    assert queue.add_at(queue.max_offset, ENTRY.pack(log_offset, 100, tags_code), log_offset + 100)
+
+
 @given(
     steps=st.lists(st.tuples(st.sampled_from(["add", "write", "load"]), st.integers(1, 13)), max_size=20),
     asked=st.lists(st.tuples(st.integers(0, 80), st.integers(1, 30)), max_size=10),
@@ -44,7 +49,7 @@ def test_a_queue_reads_the_same_from_memory_and_files(
     for step, size in steps:
         if step == "add":
             for number in range(count, count + size):
-                queue.add(100 * number, 100, number)
+                add(queue, 100 * number, number)
             count += size
         else:
             queue.files.write_out()
@@ -67,7 +72,7 @@ def test_the_end_of_a_queue_is_found(tmp_path: Path, count: int) -> None:
         folder = tmp_path / str(per_file)
         queue = queue_at(folder, per_file=per_file)
         for number in range(count):
-            queue.add(100 * number, 100, number)
+            add(queue, 100 * number, number)
         queue.files.write_out()
         again = queue_at(folder, per_file=per_file)
         again.load()
@@ -107,7 +112,7 @@ def test_truncation_forgets_the_messages_behind_it(tmp_path: Path, cut: int) -> 
         folder = tmp_path / str(written)
         queue = queue_at(folder)
         for number in range(25):
-            queue.add(100 * number, 100, number)
+            add(queue, 100 * number, number)
             if number + 1 == written:
                 queue.files.write_out()
         queue.truncate(cut)
@@ -121,7 +126,7 @@ def test_truncation_forgets_the_messages_behind_it(tmp_path: Path, cut: int) -> 
 def test_a_queue_never_ends_with_blanks(tmp_path: Path) -> None:
     """Blanks before an entry that is then truncated; blanks alone would make Apache skip what follows."""
     queue = queue_at(tmp_path)
-    queue.add(0, 100, 0)
+    add(queue, 0, 0)
     assert queue.add_at(4, ENTRY.pack(500, 100, 1), 600, missing_max=3)
     assert queue.read(1, 3) == BLANK_ENTRY * 3
     assert not queue.add_at(9, ENTRY.pack(900, 100, 1), 1000, missing_max=3)
@@ -139,7 +144,7 @@ def test_the_minimum_follows_the_log(tmp_path: Path, log_start: int, min_offset:
     """25 entries in three files; the last file stays, and remembers the queue's end."""
     queue = queue_at(tmp_path)
     for number in range(25):
-        queue.add(100 * number, 100, number)
+        add(queue, 100 * number, number)
     queue.files.write_out()
     assert queue.remove_before(log_start) == removed
     assert (queue.min_offset, queue.max_offset) == (min_offset, 25)

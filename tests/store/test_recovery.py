@@ -13,7 +13,7 @@ from rmq_core.protocol.record import BLANK_SIZE, decode_pull_body
 from rmq_core.store.checkpoint import Checkpoint
 from rmq_core.store.disk import Disk
 from rmq_core.store.message_store import MessageStore
-from support.stores import numbers, open_store, put, records_of
+from support.stores import numbers, open_store, put, records_of, unpack_golden
 
 COUNT = 60
 FOREVER_MS = (1 << 63) - 1
@@ -298,4 +298,53 @@ def test_a_queue_that_began_anew_after_its_topic_was_removed_keeps_its_messages(
     (tmp_path / "checkpoint").unlink()
     store = open_store(tmp_path)
     assert numbers(store) == [10, 11]
+    store.close()
+
+
+@pytest.mark.parametrize("claimed", [-1, 1, 2])
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+def test_a_record_with_a_wrong_queue_offset_costs_itself_alone(
+    tmp_path: Path, claimed: int, is_clean: bool
+) -> None:
+    """One record claims the place of a neighbour, and the queues are gone: no other one is kept out."""
+    places = fill(tmp_path, is_clean=is_clean)
+    wrong = 20
+    overwrite(tmp_path, places[wrong][0] + 20, (wrong // 2 + claimed).to_bytes(8, "big"))
+    shutil.rmtree(tmp_path / "consumequeue")
+    store = open_store(tmp_path)
+    found = found_one_by_one(store)
+    assert set(range(COUNT)) - set(found) <= {wrong, wrong + 2 * claimed}
+    assert len(found) >= COUNT - 2
+    assert store.max_offset("Orders", 0) == COUNT // 2
+    for number in (COUNT - 2, COUNT - 4):
+        (record,) = decode_pull_body(b"".join(store.get("Orders", 0, number // 2, 1).parts), verify_crc=True)
+        assert int(record.body[:8]) == number
+    store.close()
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+def test_batch_queues_that_are_gone_are_built_again(tmp_path: Path, is_clean: bool) -> None:
+    """Takes the batch queues away from a directory of Apache's broker: the same units come from the log."""
+    golden = unpack_golden("apache-5.3.3-normal", tmp_path)
+    folder = golden.root / "batchconsumequeue"
+    before = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert before
+    shutil.rmtree(folder)
+    if not is_clean:
+        (golden.root / "abort").touch()
+    store = MessageStore(golden.settings())
+    store.open()
+    store.close()
+    for name, data in before.items():
+        assert (folder / name).read_bytes() == data, name
+    assert not (golden.root / "consumequeue" / "ga-BatchCq").exists()
+
+
+def test_a_damaged_bit_makes_no_batch_queue(tmp_path: Path) -> None:
+    """One record says that it holds several messages: its queue stays what it is, and keeps all the others."""
+    places = fill(tmp_path)
+    overwrite(tmp_path, places[30][0] + 36, (0x80).to_bytes(4, "big"))
+    store = open_store(tmp_path)
+    assert not store.queues.batch
+    assert {*range(COUNT)} - {30} <= {*found_one_by_one(store), 30}
     store.close()

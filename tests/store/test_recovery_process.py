@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,10 @@ from rmq_core.store.message_store import MessageStore
 from rmq_core.store.recovery import Recovered
 from support.stores import numbers, properties, put, small_settings
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed"),
+    pytest.mark.skipif(os.environ.get("RMQ_COMPILED") == "0", reason="RMQ_COMPILED=0 keeps the loops off"),
+]
 
 
 @pytest.fixture

@@ -245,12 +245,10 @@ class StoreSettings(Settings):
         10_000, "Longest time in ms between two times that delayOffset.json is stored.", at_least=1
     )
     enable_schedule_message_stats: bool = key(True, "Count delayed messages in the statistics.", live=True)
-    enable_schedule_async_deliver: bool = key(False, "Deliver delayed messages without waiting for each.")
-    schedule_async_deliver_max_pending_limit: int = key(
-        2000, "Deliveries of one level under way at once.", at_least=1, live=True
-    )
-    schedule_async_deliver_max_resend_num2_blocked: int = key(
-        3, "Failed deliveries after which a level waits.", at_least=0, live=True
+    enable_schedule_async_deliver: bool = no_effect(False, "Deliver delayed messages without waiting for each.")
+    schedule_async_deliver_max_pending_limit: int = no_effect(2000, "Deliveries of one level under way at once.")
+    schedule_async_deliver_max_resend_num2_blocked: int = no_effect(
+        3, "Failed deliveries after which a level waits."
     )
 
     # Timer messages

@@ -7,6 +7,7 @@ Properties   `name \\x01 value \\x02` after one another in UTF-8. Some writers l
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -266,6 +267,7 @@ def is_system_group(name: str) -> bool:
     return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
+@functools.lru_cache(maxsize=1024)  # every message asks
 def topic_name_problem(name: str) -> str | None:
     """What is wrong with a topic's name, for the message of an error; None if it may be used."""
     is_derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))

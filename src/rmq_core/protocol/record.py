@@ -35,6 +35,8 @@ CRC_PROPERTY_SIZE: Final = 20
 _HEAD: Final = struct.Struct(">ii")
 _SYS_FLAG: Final = struct.Struct(">i")
 _SYS_FLAG_POSITION: Final = 36
+_QUEUE_OFFSET: Final = struct.Struct(">q")
+_QUEUE_OFFSET_POSITION: Final = 20
 _SHORT: Final = struct.Struct(">h")
 _HOST_BITS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
 _CRC_NAME: Final = b"__CRC32#"
@@ -281,6 +283,20 @@ def record_properties(buffer: Buffer, position: int = 0) -> bytes:
         raise RemoteProtocolError(f"no whole record at {position}") from None
     _, _, topic_end, end = _tail(buffer, body_start, body_size, magic)
     return bytes(buffer[topic_end + 2 : end])
+
+
+def record_queue_offset(buffer: Buffer, position: int = 0) -> int:
+    """The queue_offset of the record at a position that check_record() found valid."""
+    queue_offset: int = _QUEUE_OFFSET.unpack_from(buffer, position + _QUEUE_OFFSET_POSITION)[0]
+    return queue_offset
+
+
+def record_body(buffer: Buffer, position: int = 0) -> tuple[bytes, int]:
+    """The body as it is stored, and the system flag, of a record that check_record() found valid."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, position + _SYS_FLAG_POSITION)
+    start = position + _DECODERS[sys_flag >> 4 & 3].size
+    (size,) = _SYS_FLAG.unpack_from(buffer, start - 4)
+    return bytes(buffer[start : start + max(size, 0)]), sys_flag
 
 
 def _tail(buffer: Buffer, body_start: int, body_size: int, magic: int) -> tuple[int, int, int, int]:

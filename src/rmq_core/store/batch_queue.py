@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from rmq_core.protocol.record import StoredRecord
 from rmq_core.store.disk import Disk
 from rmq_core.store.queue_files import QueueFiles
 
@@ -33,6 +34,11 @@ class BatchUnit(NamedTuple):
     @property
     def is_valid(self) -> bool:
         return self.log_offset >= 0 and self.size > 0 and self.base_offset >= 0 and self.message_count > 0
+
+
+def holds_messages(record: StoredRecord) -> bool:
+    """Whether a record whose flag says so holds several messages: one damaged bit must not make a batch queue."""
+    return all(name in record.property_bytes for name in (b"INNER_NUM\x01", b"INNER_BASE\x01"))
 
 
 class BatchQueue:

@@ -190,7 +190,7 @@ class CommitLog:
     def append_batch(
         self,
         sizes: list[int],
-        heads: list[tuple[int, memoryview, bytes | memoryview]],
+        heads: list[tuple[int, bytes | memoryview, bytes | memoryview]],
         topic: bytes,
         queue_id: int,
         queue_offset: int,

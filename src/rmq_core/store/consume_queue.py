@@ -100,11 +100,6 @@ class ConsumeQueue:
 
     # Entries
 
-    def add(self, log_offset: int, size: int, tags_code: int) -> None:
-        """Enter the next message; under the lock."""
-        self.files.append(ENTRY.pack(log_offset, size, tags_code))
-        self.log_end = log_offset + size
-
     def add_at(self, queue_offset: int, entries: bytes, log_end: int, *, missing_max: int = 0) -> bool:
         """Enter messages read from the log, the first of them at queue_offset; under the lock.
 
@@ -125,6 +120,14 @@ class ConsumeQueue:
         self.log_end = log_end
         self.next_offset = max(self.next_offset, queue_offset + len(entries) // ENTRY_SIZE)
         return True
+
+    def holds(self, queue_offset: int, log_offset: int) -> bool:
+        """Whether an entry that is there is this record's, or blank; under the lock."""
+        data = self.files.read_locked(queue_offset * ENTRY_SIZE, ENTRY_SIZE)
+        if len(data) != ENTRY_SIZE:
+            return True
+        held, size, _ = ENTRY.unpack(data)
+        return bool(held == log_offset or size == BLANK_RECORD_SIZE)
 
     def read(self, queue_offset: int, count: int) -> bytes:
         """Raw entries, up to the end of the file that the first is in."""

@@ -174,8 +174,11 @@ class Disk:
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
         """Bytes of a file; fewer where it ends before."""
-        with self._open(path) as fd:
-            return os.pread(fd, size, offset)
+        held = self._take(path)  # as _open() does it, which takes as long as the reading
+        try:
+            return os.pread(held.fd, size, offset)
+        finally:
+            self._give_back(path, held)
 
     def map(self, path: Path) -> memoryview:
         """The whole of a file as it is and will be; not for files that change their size."""
@@ -205,6 +208,21 @@ class Disk:
             except OSError:  # a file system that cannot say
                 return True
         return True
+
+    def data_end(self, path: Path) -> int:
+        """Behind which byte a file is known to be zero: most queue files are sparse, and long."""
+        with self._open(path) as fd:
+            end = os.fstat(fd).st_size
+            if not hasattr(os, "SEEK_DATA"):
+                return end
+            at = 0
+            try:
+                while at < end:
+                    at = os.lseek(fd, os.lseek(fd, at, os.SEEK_DATA), os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # that says: no more data
+                    return end
+            return at
 
     def list(self, path: Path) -> list[tuple[str, int]]:
         """Name and size of the plain files of a directory, by name; none where there is no directory."""

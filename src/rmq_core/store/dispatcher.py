@@ -30,6 +30,7 @@ from rmq_core.protocol.message import (
     remove_property,
 )
 from rmq_core.protocol.record import decode_record
+from rmq_core.store.batch_queue import holds_messages
 from rmq_core.store.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from rmq_core.store.groups import HIDDEN, QueueGroup, group_by_queue, is_batch, is_shown
 from rmq_core.store.key_index import KeyIndex
@@ -113,6 +114,8 @@ class Dispatcher:
         """Of the message entered last."""
         self.missing = 0
         """Messages that the log lost: queues may have blanks for so many."""
+        self.new_batch_topics: set[str] = set()
+        """Topics for whose records batch queues were made, because their files are gone."""
 
     def enter(self, appended: list[Appended]) -> None:
         """Enter what was appended, in its order."""
@@ -236,6 +239,8 @@ class Dispatcher:
             queue.restart()
         # Some of them may be there already.
         known = min(max(queue.max_offset - group.queue_offset, 0), len(group.rows)) if queue.log_end >= 0 else 0
+        if known and not queue.holds(group.queue_offset, int(columns.log_offsets[group.rows[0]])):
+            self.missing += known  # damaged offsets: the places that are theirs stay empty
         rows, first = group.rows[known:], group.queue_offset + known
         if not len(rows):
             return
@@ -271,12 +276,16 @@ class Dispatcher:
     def _enter_batch_record(self, stretch: Stretch, columns: DispatchColumns, topics: list[str], row: int) -> None:
         key = (topics[columns.topic_ids[row]], int(columns.queue_ids[row]))
         batch = self._queues.batch.get(key)
-        if batch is None:
-            log.error(
-                "the record at %d belongs to a batch consume queue that is not there", columns.log_offsets[row]
-            )
-            return
         record = decode_record(stretch.buffer, int(stretch.positions[row]))
+        if batch is None:
+            if not holds_messages(record):
+                log.error(
+                    "the record at %d says that it holds messages, in a queue of single ones", record.log_offset
+                )
+                return
+            log.warning("the batch consume queue %s/%d is gone: it is built again", *key)
+            batch = self._queues.add_batch(*key)
+            self.new_batch_topics.add(key[0])
         count = decode_properties(record.property_bytes).get("INNER_NUM", "1")
         batch.add(
             record.log_offset,

@@ -10,6 +10,7 @@ Visible   Readers see a message when it is confirmed: written (ASYNC_FLUSH), or 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import struct
 from collections import deque
@@ -40,6 +41,7 @@ from rmq_core.store.queues import Queues, QueueSizes
 from rmq_core.store.recovery import Recovered, Recovery
 from rmq_core.store.recovery_process import job_for, recover_apart
 from rmq_core.store.retention import Retention
+from rmq_core.store.waiters import Waiters
 
 __all__ = ["MessageStore", "Put", "PutStatus", "parse_delay_levels"]
 
@@ -115,7 +117,7 @@ class MessageStore:
         self._pass: list[Appended] = []
         self._pass_time_ms = 0
         self._unconfirmed: deque[tuple[int, list[Appended]]] = deque()
-        self._waiters: deque[tuple[int, float, Callable[[PutStatus], None]]] = deque()
+        self._waiters = Waiters(self.clock)
         self._last_commit_ms = 0.0
 
     # Start and stop
@@ -386,15 +388,14 @@ class MessageStore:
         self.log.append_batch(sizes, heads, queue.topic_bytes, queue_id, queue_offset, common)
         if with_record_crc:
             self.log.stamp_crc(sizes)
-        offsets, appended = [], self._pass
-        at, number = log_offset, queue_offset
-        for size, each in zip(sizes, properties, strict=True):
-            appended.append((queue, number, at, size, each, store_time_ms, sys_flag))
-            offsets.append(at)
-            at += size
-            number += 1
-        queue.next_offset = number
-        return Put(PutStatus.PUT_OK, log_offset, at - log_offset, queue_offset, store_time_ms, offsets)
+        offsets = list(itertools.accumulate(sizes, initial=log_offset))
+        end = offsets.pop()
+        queue.next_offset = queue_offset + len(sizes)
+        numbers, same = range(queue_offset, queue.next_offset), itertools.repeat
+        self._pass += zip(
+            same(queue), numbers, offsets, sizes, properties, same(store_time_ms), same(sys_flag), strict=False
+        )
+        return Put(PutStatus.PUT_OK, log_offset, end - log_offset, queue_offset, store_time_ms, offsets)
 
     # Ends of passes, and what follows
 
@@ -455,7 +456,7 @@ class MessageStore:
 
     def when_durable(self, end: int, callback: Callable[[PutStatus], None]) -> None:
         """Call back, from poll() or at once, when the log is durable up to `end`, cannot be, or time is over."""
-        self._waiters.append((end, self.clock.monotonic_ms() + self.settings.sync_flush_timeout, callback))
+        self._waiters.add(end, self.settings.sync_flush_timeout, callback)
         if self.log.flushed >= end or self.failure is not None:
             self._answer_waiters()
         else:
@@ -475,27 +476,14 @@ class MessageStore:
             self.failure = failure
 
     def _answer_waiters(self) -> None:
-        waiters, flushed, now_ms = self._waiters, self.log.flushed, self.clock.monotonic_ms()
+        flushed = self.log.flushed
         self._confirm()  # behind the look at `flushed`: whoever hears that a message is durable can read it
-        while waiters:
-            end, deadline_ms, callback = waiters[0]
-            if end <= flushed:
-                status = PutStatus.PUT_OK
-            elif self.failure is not None:
-                status = PutStatus.UNKNOWN_ERROR
-            elif now_ms >= deadline_ms:
-                status = PutStatus.FLUSH_DISK_TIMEOUT
-            else:
-                return
-            waiters.popleft()
-            callback(status)
+        self._waiters.answer(flushed, has_failed=self.failure is not None)
 
     @property
     def oldest_waiter_ms(self) -> float:
         """How long the first of those who wait for a flush has waited."""
-        if not self._waiters:
-            return 0.0
-        return self.clock.monotonic_ms() - (self._waiters[0][1] - self.settings.sync_flush_timeout)
+        return self._waiters.longest_ms
 
     # Keeping
 

@@ -13,6 +13,7 @@ from rmq_core.protocol.record import TOPIC_SIZE_MAX_V1, reserve_record_crc
 
 RETRY_TOPIC_SIZE_MAX: Final = 255
 _BATCH_FIXED: Final = struct.Struct(">iiiii")
+_SHORT: Final = struct.Struct(">H")
 
 
 class PutStatus(Enum):
@@ -69,7 +70,7 @@ def too_large(*, body_size: int, body_size_max: int, properties_size: int) -> Pu
 class BatchParts(NamedTuple):
     """The messages of a batch, as columns."""
 
-    heads: list[tuple[int, memoryview, bytes | memoryview]]
+    heads: list[tuple[int, bytes | memoryview, bytes | memoryview]]
     """Flag, body and properties (with their length before them) of each."""
     properties: list[bytes]
     sizes: list[int]
@@ -83,30 +84,32 @@ def parse_batch(
 
     Raises RemoteProtocolError where the bytes are no batch.
     """
-    view, unpack = memoryview(batch), _BATCH_FIXED.unpack_from
-    heads: list[tuple[int, memoryview, bytes | memoryview]] = []
+    unpack, unpack_short = _BATCH_FIXED.unpack_from, _SHORT.unpack_from
+    heads: list[tuple[int, bytes | memoryview, bytes | memoryview]] = []
     properties: list[bytes] = []
     sizes: list[int] = []
-    at, end = 0, len(view)
+    at, end = 0, len(batch)
     if not end:
         raise RemoteProtocolError("the batch is empty")
+    is_as_sent = not (extra_properties or with_record_crc)
     try:
         while at < end:
-            size, _, _, flag, body_size = unpack(view, at)
+            size, _, _, flag, body_size = unpack(batch, at)
             tail = at + 20 + body_size
             if body_size < 0 or tail + 2 > end:
                 raise RemoteProtocolError(f"the lengths at {at} of a batch disagree")
-            properties_size = view[tail] << 8 | view[tail + 1]
-            following = tail + 2 + properties_size
+            following = tail + 2 + unpack_short(batch, tail)[0]
             if following > end or following - at != size:
                 raise RemoteProtocolError(f"the lengths at {at} of a batch disagree")
-            own = bytes(view[tail + 2 : following])
-            properties_part: bytes | memoryview = view[tail:following]
-            if extra_properties or with_record_crc:
+            # Slices of bytes are copies, which cost less than views of them.
+            own = bytes(batch[tail + 2 : following])
+            if is_as_sent:
+                properties_part = batch[tail:following]
+            else:
                 own = append_properties(own, extra_properties) if extra_properties else own
                 own = reserve_record_crc(own) if with_record_crc else own
                 properties_part = (len(own) & 0xFFFF).to_bytes(2, "big") + own
-            heads.append((flag, view[at + 20 : tail], properties_part))
+            heads.append((flag, batch[at + 20 : tail], properties_part))
             properties.append(own)
             sizes.append(record_overhead + body_size + len(own))
             at = following

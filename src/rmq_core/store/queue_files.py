@@ -99,6 +99,15 @@ class QueueFiles:
         """Bytes of one file or the memory behind it: fewer where the file or everything ends before."""
         with self._lock:
             written, writing, tail = self.written, self._writing, self._tail
+        return self._read(address, size, written, writing, tail)
+
+    def read_locked(self, address: int, size: int) -> bytes:
+        """The same for a caller that holds the lock."""
+        return self._read(address, size, self.written, self._writing, self._tail)
+
+    def _read(
+        self, address: int, size: int, written: int, writing: bytes | bytearray, tail: bytes | bytearray
+    ) -> bytes:
         if address < written:
             size = min(size, written - address, self.size - address % self.size)
             try:

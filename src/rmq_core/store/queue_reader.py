@@ -7,9 +7,13 @@ Cold   What would have to come from the device is not touched through a mapping:
 
 from __future__ import annotations
 
+import bisect
+import functools
 import itertools
+import operator
 import os
-from collections.abc import Callable, Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -96,6 +100,24 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+@functools.cache
+def _unpacker(count: int) -> Callable[[bytes], tuple[int, ...]]:
+    """Takes that many entries apart: count is ORDINARY_COUNT_MAX or less."""
+    return struct.Struct(">" + "qiq" * count).unpack
+
+
+def _joined(starts: Sequence[int], ends: Sequence[int], file_size: int) -> Iterator[tuple[int, int]]:
+    """Records as parts of the log: neighbours in one file are one part."""
+    low = high = starts[0]
+    for start, end in zip(starts, ends, strict=True):
+        if start != high or not high % file_size:
+            if high > low:
+                yield low, high
+            low = start
+        high = end
+    yield low, high
+
+
 class QueueReader:
     """Reads queues."""
 
@@ -153,26 +175,31 @@ class QueueReader:
         data = queue.read(offset, min(count_max, got.max_offset - offset))
         if len(data) < ENTRY_SIZE:
             return False
-        low, high = log.start, log.written
-        spans: list[tuple[int, int]] = []
-        count = total = start = end = 0
-        file_size = log.segments.size
-        for log_offset, size, _ in ENTRY.iter_unpack(data):
-            if size <= 0 or not low <= log_offset <= high - size:
-                return False
-            if count and total + size > bytes_max:
-                break
-            if log_offset != end or not end % file_size:
-                if end:
-                    spans.append((start, end))
-                start = log_offset
-            end = log_offset + size
-            total += size
-            count += 1
-        spans.append((start, end))
-        first = spans[0][0]
-        if log.end - first > _RECENT or not self.in_memory(first) or (parts := self._views(spans)) is None:
+        count = len(data) // ENTRY_SIZE
+        values = _unpacker(count)(data[: count * ENTRY_SIZE])
+        starts, sizes = values[::3], values[1::3]
+        total = sum(sizes)
+        if total > bytes_max:
+            count = max(bisect.bisect_right(list(itertools.accumulate(sizes)), bytes_max), 1)
+            starts, sizes = starts[:count], sizes[:count]
+            total = sum(sizes)
+        ends = tuple(map(operator.add, starts, sizes))
+        first, end = min(starts), max(ends)
+        if min(sizes) <= 0 or first < log.start or end > log.written:
             return False
+        if (
+            log.end - first > _RECENT
+            or not self.in_memory(first)
+            or (found := log.segments.file_view(first)) is None
+        ):
+            return False
+        view, base = found
+        if end > base + log.segments.size or any(map(operator.eq, starts[1:], ends)):
+            parts = self._views(_joined(starts, ends, log.segments.size))
+            if parts is None:
+                return False
+        else:
+            parts = [view[low - base : high - base] for low, high in zip(starts, ends, strict=True)]
         got.parts, got.count, got.size, got.next_offset = parts, count, total, offset + count
         return True
 

@@ -64,7 +64,6 @@ class Queues:
     def look(self) -> list[tuple[Path, str]]:
         """Find all queues and change nothing. Returns the folders of those that are damaged, and why."""
         problems: list[tuple[Path, str]] = []
-        size = -(-self.sizes.batch // UNIT_SIZE) * UNIT_SIZE
         for kind in ("consumequeue", "consumequeue_ext", "batchconsumequeue"):
             for topic, queue_id, folder in self._folders(kind, problems):
                 try:
@@ -77,7 +76,7 @@ class Queues:
                         ext.load()
                         self.ext[topic, queue_id] = ext
                     else:
-                        batch = BatchQueue(self.disk, str(folder), topic, queue_id, size, self.lock)
+                        batch = self._new_batch(topic, queue_id)
                         batch.load()
                         self.batch[topic, queue_id] = batch
                 except StoreError as error:
@@ -103,6 +102,16 @@ class Queues:
     def _new_ext(self, topic: str, queue_id: int) -> QueueExt:
         folder = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"
         return QueueExt(self.disk, folder, self.sizes.ext, self.lock)
+
+    def _new_batch(self, topic: str, queue_id: int) -> BatchQueue:
+        size = -(-self.sizes.batch // UNIT_SIZE) * UNIT_SIZE
+        folder = f"{self.root}/batchconsumequeue/{topic}/{queue_id}"
+        return BatchQueue(self.disk, folder, topic, queue_id, size, self.lock)
+
+    def add_batch(self, topic: str, queue_id: int) -> BatchQueue:
+        """A batch queue that is not there yet."""
+        batch = self.batch[topic, queue_id] = self._new_batch(topic, queue_id)
+        return batch
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made now if there is none; a file is made when it gets an entry."""

@@ -20,7 +20,8 @@ import numpy as np
 from rmq_core.columnar import DispatchColumns, dispatch_columns
 from rmq_core.columnar.parts import byte_array, measure
 from rmq_core.protocol import sys_flag as flags
-from rmq_core.protocol.record import RECORD_SIZE_MIN, check_record
+from rmq_core.protocol.record import RECORD_SIZE_MIN, check_record, decode_record
+from rmq_core.store.batch_queue import holds_messages
 from rmq_core.store.checkpoint import Checkpoint
 from rmq_core.store.commit_log import CommitLog
 from rmq_core.store.consume_queue import ENTRY_SIZE, ConsumeQueue
@@ -89,6 +90,13 @@ class Recovery:
             self._checkpoint.forget_queues()
             start, is_rebuilt = starts[0], True
             found = self._rebuild(start, is_clean=is_clean)
+        if self._dispatcher.new_batch_topics:
+            log.warning("batch consume queues were gone: all queues are built again")
+            self._checkpoint.forget_queues()
+            for topic in self._dispatcher.new_batch_topics:
+                self._queues.remove_topic(topic)  # the entries of single messages, that belong there too
+            start, is_rebuilt = starts[0], True
+            found = self._rebuild(start, is_clean=is_clean)
         found.problems, found.is_rebuilt = problems, is_rebuilt or start == starts[0]
         return self._finish(found)
 
@@ -133,6 +141,8 @@ class Recovery:
                 continue
             columns = dispatch_columns(step.buffer, step.positions)
             self._count(found, columns)
+            if not self._has_batch_queues(step, columns):
+                return None
             _note_ends(columns, ends)
         found.end = walk.end
         for (topic, queue_id), end in ends.items():
@@ -142,6 +152,16 @@ class Recovery:
                 return None
         self._queues.truncate(found.end)
         return found
+
+    def _has_batch_queues(self, stretch: Stretch, columns: DispatchColumns) -> bool:
+        """Whether there is a queue for each record that holds several messages."""
+        for row in np.flatnonzero(columns.sys_flags & flags.INNER_BATCH).tolist():
+            topic = columns.topics[columns.topic_ids[row]].decode("utf-8", "replace")
+            if (topic, int(columns.queue_ids[row])) not in self._queues.batch:
+                record = decode_record(stretch.buffer, int(stretch.positions[row]))
+                if holds_messages(record):
+                    return False
+        return True
 
     def _rebuild(self, start: int, *, is_clean: bool) -> Recovered:
         found = Recovered(start=start)

@@ -21,7 +21,6 @@ from rmq_core.clock import SystemClock
 from rmq_core.errors import StoreError
 from rmq_core.protocol import sys_flag as flags
 from rmq_core.protocol.record import decode_record
-from rmq_core.store.batch_queue import UNIT_SIZE, BatchQueue
 from rmq_core.store.checkpoint import AbortFile, Checkpoint
 from rmq_core.store.disk import Disk, lock_file
 from rmq_core.store.dispatcher import Dispatcher, LightQueues
@@ -146,7 +145,7 @@ class _Rebuilding:
         for topic in self._disk.list_directories(source / "batchconsumequeue"):
             for name in self._disk.list_directories(source / "batchconsumequeue" / topic):
                 if name.isdecimal():
-                    self._add_batch(topic, int(name))
+                    self._queues.add_batch(topic, int(name))
         self._index = Index(
             self._disk,
             self._workshop / "index",
@@ -188,19 +187,13 @@ class _Rebuilding:
         self._disk.close()
         return found
 
-    def _add_batch(self, topic: str, queue_id: int) -> None:
-        folder = f"{self._workshop}/batchconsumequeue/{topic}/{queue_id}"
-        size = -(-self._queues.sizes.batch // UNIT_SIZE) * UNIT_SIZE
-        queue = BatchQueue(self._disk, folder, topic, queue_id, size, self._queues.lock)
-        self._queues.batch[topic, queue_id] = queue
-
     def _add_batches(self, step: Stretch) -> None:
         """Make the batch queues that these records need."""
         inner = sys_flags(step.buffer, step.positions) & flags.INNER_BATCH != 0
         for at in step.positions[inner].tolist():
             record = decode_record(step.buffer, at)
             if (record.topic, record.queue_id) not in self._queues.batch:
-                self._add_batch(record.topic, record.queue_id)
+                self._queues.add_batch(record.topic, record.queue_id)
 
     def _truncate(self, log_end: int) -> None:
         """Make the log end where its last record does, with whole files."""

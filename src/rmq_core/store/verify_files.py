@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +71,7 @@ class QueueRun:
 
     def _used(self, start: int, length: int) -> int:
         """How much of a file comes before the zeros at its end."""
-        at = min(length, _data_end(self.folder / segment_name(start)))
+        at = min(length, self.disk.data_end(self.folder / segment_name(start)))
         step = _CHUNK_MIN  # mostly there are few zeros
         while at > 0:
             low, step = max(at - step, 0), _CHUNK
@@ -102,19 +100,3 @@ class QueueRun:
             parts.append(data.ljust(size, b"\0"))
             address += size
         return b"".join(parts)
-
-
-def _data_end(path: Path) -> int:
-    """Behind which byte a file is known to be zero: most queue files are sparse, and long."""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        if not hasattr(os, "SEEK_DATA"):
-            return end
-        at = 0
-        try:
-            while at < end:
-                at = os.lseek(file.fileno(), os.lseek(file.fileno(), at, os.SEEK_DATA), os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # that says: no more data
-                return end
-        return at
