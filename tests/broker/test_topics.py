@@ -67,6 +67,23 @@ def test_a_topic_is_known_everywhere_once_it_is_made(tmp_path: Path) -> None:
     run(main())
 
 
+def test_changes_at_one_time_all_reach_the_name_server(tmp_path: Path) -> None:
+    """Many topics grow together, so that their registrations overlap; each must arrive, though a name server takes
+    nothing new under a version that it has seen."""
+
+    async def main() -> None:
+        async with broker_cluster(tmp_path) as cluster:
+            client = cluster.client()
+            names = [f"T{number}" for number in range(20)]
+            for queues in (1, 3, 2):
+                changes = (wanted(name, read_queue_nums=queues, write_queue_nums=queues) for name in names)
+                await asyncio.gather(*(client.call(change) for change in changes))
+                routes = [await route_of(cluster, name) for name in names]
+                assert [each.queue_datas[0].read_queue_nums for each in routes] == [queues] * len(names)
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

@@ -28,6 +28,8 @@ from rmq_core.broker.groups import Groups
 from rmq_core.broker.hosts import own_address, packed_host, resolved
 from rmq_core.broker.load import Load
 from rmq_core.broker.longpoll import SWEEP_MS, LongPolls
+from rmq_core.broker.loop_cache import STEP_MS as LOOP_CACHE_MS
+from rmq_core.broker.loop_cache import LoopCache
 from rmq_core.broker.metrics import Metrics
 from rmq_core.broker.queue_locks import QueueLocks
 from rmq_core.broker.registration import RECONNECT_MS, Registration
@@ -42,7 +44,7 @@ from rmq_core.namesrv.app import NameServer
 from rmq_core.net.connection import Connection
 from rmq_core.net.dispatch import Dispatcher
 from rmq_core.net.server import Server, server_options, server_tls
-from rmq_core.protocol.bodies import TopicConfig
+from rmq_core.protocol.bodies import TopicConfigSerializeWrapper
 from rmq_core.store.disk import Disk
 from rmq_core.store.dispatcher import Appended
 from rmq_core.store.message_store import MessageStore
@@ -144,6 +146,7 @@ class BrokerApp:
         broker.configuration = Configuration(broker)
         broker.assignments = Assignments(broker)
         self._metrics = Metrics(broker)
+        self._loop_cache = LoopCache(Path(self.store_settings.store_path_root_dir, ".cache"))
 
     # What the parts below tell; the broker is there only when they are.
 
@@ -156,8 +159,8 @@ class BrokerApp:
     def _filter_bits(self, topic: str, properties: bytes) -> bytes:
         return self.broker.filters.filter_bits(topic, properties)
 
-    async def _register_topics(self, configs: list[TopicConfig]) -> None:
-        await self.broker.registration.register_topics(configs)
+    async def _register_topics(self, changed: TopicConfigSerializeWrapper) -> None:
+        await self.broker.registration.register_topics(changed)
 
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.clients.connection_closed(connection)
@@ -254,9 +257,15 @@ class BrokerApp:
             (settings.flush_consumer_offset_interval, lambda: broker.run(broker.offsets.persist)),
             (EXPIRE_MS, lambda: broker.run(broker.filters.persist)),
             (broker.stats.interval_ms, broker.stats.sample),
+            (LOOP_CACHE_MS, self._fill_loop_cache),
         ]
         for interval_ms, action in repeated:
             broker.every(interval_ms, action)
+
+    async def _fill_loop_cache(self) -> None:
+        if not self._loop_cache.is_done:
+            log_ = self.broker.store.log
+            await self.broker.run(self._loop_cache.step, log_.end - log_.start)
 
     # Stop
 
@@ -277,6 +286,7 @@ class BrokerApp:
         if self.port:  # it has served: what it knows is worth keeping
             await broker.run(self._persist)
         await broker.run(broker.store.close)
+        await broker.run(self._loop_cache.stop)
         broker.close_pool()
         if self.name_server is not None:
             await self.name_server.close(drain_ms=drain_ms)

@@ -25,7 +25,6 @@ from rmq_core.protocol.bodies import (
     DataVersion,
     KVTable,
     RegisterBrokerBody,
-    TopicConfig,
     TopicConfigSerializeWrapper,
 )
 from rmq_core.protocol.codes import CURRENT_VERSION
@@ -110,12 +109,12 @@ class Registration:
         lost = [each for each in self._name_servers() if not each.is_registered or not each.channel.is_connected]
         await asyncio.gather(*(self._register(server) for server in lost))
 
-    async def register_topics(self, configs: list[TopicConfig]) -> None:
+    async def register_topics(self, changed: TopicConfigSerializeWrapper) -> None:
         """Tell of changed topics; returns when all name servers know, or after a second."""
         if self._is_stopped:
             return
         tasks = [
-            asyncio.get_running_loop().create_task(self._register_topics(server, configs))
+            asyncio.get_running_loop().create_task(self._register_topics(server, changed))
             for server in self._name_servers()
         ]
         self._tasks.update(tasks)
@@ -124,15 +123,12 @@ class Registration:
         if tasks:
             await asyncio.wait(tasks, timeout=TOPIC_WAIT_S)
 
-    async def _register_topics(self, server: _NameServer, configs: list[TopicConfig]) -> None:
+    async def _register_topics(self, server: _NameServer, changed: TopicConfigSerializeWrapper) -> None:
         if not server.is_registered or not server.channel.is_connected:
             await self._register(server)  # one topic alone would be refused
             return
-        table = TopicConfigSerializeWrapper(
-            {config.topic_name: config for config in configs}, self._table().data_version
-        )
         try:
-            await self._send(server, table)
+            await self._send(server, changed)
         except RocketMQError:
             server.is_registered = False
             await self._register(server)

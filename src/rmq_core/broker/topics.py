@@ -64,7 +64,7 @@ class Topics:
         path: Path,
         *,
         run: Runner,
-        register: Callable[[list[TopicConfig]], Awaitable[None]],
+        register: Callable[[TopicConfigSerializeWrapper], Awaitable[None]],
         delay_levels: int = 18,
     ) -> None:
         """register() tells the name servers of changed topics; it returns in time whatever they do."""
@@ -148,11 +148,10 @@ class Topics:
 
     async def _create(self, config: TopicConfig, future: asyncio.Future[TopicConfig]) -> None:
         """Make a topic and tell those who wait for it, also where it cannot be made."""
-        before, self.data_version = self.data_version, next_version(self.data_version)
+        self.data_version = next_version(self.data_version)
         try:
             await self._file.save()
         except BaseException as error:
-            self.data_version = before
             del self._creating[config.topic_name]
             if not isinstance(error, Exception):  # the broker stops
                 future.cancel()
@@ -162,8 +161,11 @@ class Topics:
             return
         del self._creating[config.topic_name]
         self.table[config.topic_name] = config
+        # A version of its own for what is told now: a name server takes nothing new under a version that it has
+        # seen, and another topic's registration may have carried the one in the file.
+        self.data_version = next_version(self.data_version)
         try:
-            await self._register([config])
+            await self._register(TopicConfigSerializeWrapper({config.topic_name: config}, self.data_version))
         finally:
             future.set_result(config)
 
