@@ -76,6 +76,23 @@ class NoRouteError(ClientError):
     retriable = True
 
 
+class OffsetGoneError(ClientError):
+    """A queue does not hold what was asked of it: deleted by retention, or the queue ends before it."""
+
+    def __init__(self, queue: object, asked: int, available_from: int, *, max_offset: int) -> None:
+        reason = (
+            f"it was deleted; continue from {available_from}"
+            if available_from > asked
+            else f"the queue ends at {max_offset}: its topic was made anew, or the broker lost its last messages"
+        )
+        super().__init__(f"{queue} does not hold offset {asked}: {reason}")
+        self.queue = queue
+        self.asked = asked
+        self.available_from = available_from
+        """Where the queue goes on; not above `asked` where the queue ends before that."""
+        self.max_offset = max_offset
+
+
 class ClientClosedError(ClientError):
     """The client was closed; make a new one."""
 

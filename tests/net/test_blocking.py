@@ -8,13 +8,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from net.echo import AskBack, Bench, Echo, Hold, Refuse, serving
-from rmq_core.errors import BrokerError, CallTimeoutError, ConnectError, TooManyCallsError
-from rmq_core.net.blocking import BlockingChannel
+from rmq_core.errors import BrokerError, CallTimeoutError, ConnectError, RemoteProtocolError, TooManyCallsError
+from rmq_core.net.blocking import LARGE, READ_SIZE, BlockingChannel, _Frames
 from rmq_core.protocol.command import Command
 
 
@@ -144,3 +147,81 @@ def test_a_broken_peer_ends_the_calls_and_the_next_one_connects_again() -> None:
         thread.join(10)
         with contextlib.closing(channel), pytest.raises(ConnectError, match="closed"):
             channel.poll(10)
+
+
+def test_bodies_of_all_sizes_come_as_they_were(running: Running) -> None:
+    """Around every size at which frames are received in another way, all sent at once; copied and as views."""
+    draw = Random(7)
+    sizes = [0, 1, LARGE - 200, LARGE, READ_SIZE - 100, READ_SIZE, READ_SIZE + 1, 3 << 20, *range(5), 700_000]
+    draw.shuffle(sizes)
+    bodies = [draw.randbytes(size) for size in sizes]
+    requests = [(Echo(str(number)), body) for number, body in enumerate(bodies)]
+    with BlockingChannel(running.address) as channel:
+        views = channel.start_all(requests, timeout_ms=20_000, takes_view=True)
+        copies = channel.start_all(requests, timeout_ms=20_000)
+        for number, (view, copy) in enumerate(zip(views, copies, strict=True)):
+            seen = view.wait()
+            assert (seen.header.text, seen.body, bytes(view.view)) == (str(number), b"", bodies[number])
+            assert copy.wait().body == bodies[number]
+
+
+def test_a_call_that_is_cancelled_leaves_the_others_alone(running: Running) -> None:
+    """Its large answer comes all the same, and is dropped."""
+    with BlockingChannel(running.address) as channel:
+        calls = channel.start_all([(Echo(str(number)), bytes(500_000)) for number in range(3)], timeout_ms=20_000)
+        calls[0].cancel()
+        calls[1].cancel()
+        assert calls[2].wait().header.text == "2"
+        assert channel.call(Echo("next")).header.text == "next"
+
+
+def test_a_connection_that_is_dropped_is_opened_again(running: Running) -> None:
+    """A held call ends with ConnectError; the next one goes out on another connection."""
+    with BlockingChannel(running.address) as channel:
+        held = channel.start(Hold("held"), timeout_ms=20_000)
+        assert channel.times_connected == 1
+        channel.drop()
+        with pytest.raises(ConnectError, match="given up"):
+            held.wait()
+        assert channel.call(Echo("next")).header.text == "next"
+        assert channel.times_connected == 2
+
+
+def test_a_time_out_given_to_wait_runs_from_then(running: Running) -> None:
+    """The call's own time is over when its answer is asked for: it has come long ago, or may still come."""
+    with BlockingChannel(running.address) as channel:
+        early, late = channel.start(Echo("early"), timeout_ms=0.01), channel.start(Hold("late"), timeout_ms=0.01)
+        assert early.wait(timeout_ms=20_000).header.text == "early"
+        running.release()
+        assert late.wait(timeout_ms=20_000).header.text == "late"
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(4, 300), st.integers(LARGE - 20, LARGE + 20)), min_size=1, max_size=12),
+    seed=st.integers(0, 1 << 30),
+)
+def test_frames_are_cut_alike_however_they_arrive(sizes: list[int], seed: int) -> None:
+    """Small and large ones in pieces of random sizes, never more than there is room for."""
+    draw = Random(seed)
+    frames = [size.to_bytes(4, "big") + draw.randbytes(size) for size in sizes]
+    stream, cutter, found = memoryview(b"".join(frames)), _Frames(1 << 24), []
+    while stream:
+        room = cutter.room()
+        size = min(len(room), len(stream), draw.choice([1, 7, 5_000, 200_000, READ_SIZE]))
+        assert size
+        room[:size] = stream[:size]
+        cutter.arrived(size)
+        stream = stream[size:]
+        while (frame := cutter.next()) is not None:
+            found.append(bytes(frame))
+    assert found == frames
+
+
+@pytest.mark.parametrize("length", [0, 3, (1 << 16) - 3, 0xFFFFFFFF])
+def test_lengths_that_no_frame_has_are_refused(length: int) -> None:
+    """Nothing is reserved for them."""
+    cutter = _Frames(1 << 16)
+    cutter.room()[:4] = length.to_bytes(4, "big")
+    cutter.arrived(4)
+    with pytest.raises(RemoteProtocolError, match="frame of"):
+        cutter.next()

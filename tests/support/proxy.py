@@ -1,4 +1,4 @@
-"""A TCP proxy that tests put between two programs to stall or cut what runs between them."""
+"""A TCP proxy that tests put between two programs to stall, delay or cut what runs between them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self.address = ""
         self.connections_made = 0
+        self.delay_ms = 0
+        """How long answers are held back."""
+        self._cut_after: int | None = None
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
@@ -42,6 +45,15 @@ class Proxy:
         """Forward again what was held back."""
         self._flowing.set()
 
+    def cut_after(self, size: int) -> None:
+        """Let so many more bytes of answers through, then break the connection that they run on: mid-frame."""
+        self._cut_after = size
+
+    def lead_to(self, target: str) -> None:
+        """Forward new connections to another address."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+
     def cut(self) -> None:
         """Break every connection; new ones are accepted."""
         for writer in self._writers:
@@ -56,12 +68,23 @@ class Proxy:
             writer.close()
             return
         self._writers |= {writer, far_writer}
-        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer, answers=True))
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 await self._flowing.wait()
+                if answers and self.delay_ms:
+                    await asyncio.sleep(self.delay_ms / 1000)
+                if answers and self._cut_after is not None:
+                    data, self._cut_after = data[: self._cut_after], self._cut_after - len(data)
+                    if self._cut_after <= 0:
+                        self._cut_after = None
+                        writer.write(data)
+                        await writer.drain()
+                        break
                 writer.write(data)
                 await writer.drain()
         writer.close()

@@ -18,7 +18,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
@@ -31,8 +31,7 @@ from rmq_core.protocol.command import (
     ONEWAY_FLAG,
     RESPONSE_FLAG,
     Command,
-    FrameDecoder,
-    decode_command,
+    decode_head,
     encode_command,
 )
 from rmq_core.protocol.request import Header, Request
@@ -41,6 +40,10 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Header)
 READ_SIZE = 256 * 1024
+LARGE = READ_SIZE // 2
+"""Frames above this size are received where they stay, instead of being cut out of what was read."""
+AFTER_LARGE = 16 * 1024
+"""So much is read behind a large frame: what belongs to another large one has to be copied once."""
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 OnRequest = Callable[[Command], Command | None]
 
@@ -48,7 +51,7 @@ OnRequest = Callable[[Command], Command | None]
 class PendingCall(Generic[R]):
     """A call that was sent; wait() gives its answer."""
 
-    __slots__ = ("_channel", "_command", "_deadline", "_request", "_session", "response")
+    __slots__ = ("_channel", "_command", "_deadline", "_request", "_session", "response", "takes_view", "view")
 
     def __init__(
         self,
@@ -57,6 +60,8 @@ class PendingCall(Generic[R]):
         request: type[Request[R]],
         command: Command,
         deadline: float,
+        *,
+        takes_view: bool = False,
     ) -> None:
         self._channel = channel
         self._session = session
@@ -64,17 +69,25 @@ class PendingCall(Generic[R]):
         self._command = command
         self._deadline = deadline
         self.response: Command | None = None
+        self.takes_view = takes_view
+        self.view = memoryview(b"")
+        """The body of the answer where the call was started with takes_view; the answer itself has none then."""
 
-    def wait(self) -> Answer[R]:
-        """The answer. Raises BrokerError, CallTimeoutError, ConnectError."""
+    def wait(self, *, timeout_ms: float | None = None) -> Answer[R]:
+        """The answer; a time-out given here runs from now. Raises BrokerError, CallTimeoutError, ConnectError."""
+        deadline = self._deadline if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         try:
-            self._session.read_until(lambda: self.response is not None, self._deadline)
+            self._session.read_until(lambda: self.response is not None, deadline)
         finally:
-            self._session.pending.pop(self._command.opaque, None)
+            self.cancel()
         assert self.response is not None
         for hook in self._channel.hooks:
             hook.after(self._channel.address, self._command, self.response)
         return read_answer(self._request, self.response)
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more: it is dropped when it comes."""
+        self._session.pending.pop(self._command.opaque, None)
 
 
 class BlockingChannel:
@@ -104,6 +117,8 @@ class BlockingChannel:
         self._opening = threading.Lock()
         self._session: _Session | None = None
         self._is_closed = False
+        self.times_connected = 0
+        """Another number than before means another connection: whoever is there may have been restarted."""
 
     def __enter__(self) -> BlockingChannel:
         return self
@@ -118,21 +133,35 @@ class BlockingChannel:
         """Ask and wait. Raises BrokerError, CallTimeoutError, ConnectError, TooManyCallsError."""
         return self.start(request, body, timeout_ms=timeout_ms).wait()
 
-    def start(self, request: Request[R], body: bytes = b"", *, timeout_ms: float = 3_000) -> PendingCall[R]:
-        """Send a request and go on; the time-out runs from now."""
+    def start(
+        self, request: Request[R], body: bytes = b"", *, timeout_ms: float = 3_000, takes_view: bool = False
+    ) -> PendingCall[R]:
+        """Send a request and go on; the time-out runs from now. With takes_view the answer's body is not copied."""
+        return self.start_all([(request, body)], timeout_ms=timeout_ms, takes_view=takes_view)[0]
+
+    def start_all(
+        self, requests: Sequence[tuple[Request[R], bytes]], *, timeout_ms: float = 3_000, takes_view: bool = False
+    ) -> list[PendingCall[R]]:
+        """Send several requests at once: all of them are on their way, or none counts as sent."""
         deadline = time.monotonic() + timeout_ms / 1000
         session = self._connected()
-        if len(session.pending) >= self._calls_in_flight_max:
+        if len(session.pending) + len(requests) > self._calls_in_flight_max:
             raise TooManyCallsError(f"{len(session.pending)} calls to {self.address} are in flight")
-        command = self._command(request, body, flag=0)
-        call = PendingCall(self, session, type(request), command, deadline)
-        session.pending[command.opaque] = call
+        calls: list[PendingCall[R]] = []
+        frames: list[bytes] = []
         try:
-            session.write(encode_command(command), deadline)
+            for request, body in requests:
+                command = self._command(request, body, flag=0)
+                call = PendingCall(self, session, type(request), command, deadline, takes_view=takes_view)
+                calls.append(call)
+                session.pending[command.opaque] = call
+                frames.append(encode_command(command))
+            session.write(b"".join(frames), deadline)
         except BaseException:
-            session.pending.pop(command.opaque, None)
+            for call in calls:
+                call.cancel()
             raise
-        return call
+        return calls
 
     def oneway(self, request: Request[Any], body: bytes = b"", *, timeout_ms: float = 3_000) -> None:
         """Tell the peer and expect nothing. Raises ConnectError, CallTimeoutError."""
@@ -145,6 +174,15 @@ class BlockingChannel:
             self._connected().read_until(lambda: False, time.monotonic() + timeout_ms / 1000)
         except CallTimeoutError:
             return
+
+    def drop(self) -> None:
+        """Give the connection up: calls in flight end with ConnectError, the next one connects again.
+
+        For a peer that no longer answers: the machine would find that out after many minutes.
+        """
+        session = self._session
+        if session is not None:
+            session.fail(ConnectError(f"the connection to {self.address} was given up: it did not answer"))
 
     def close(self) -> None:
         """Close the connection; calls in flight end with ConnectError. Idempotent."""
@@ -172,6 +210,7 @@ class BlockingChannel:
                 raise ConnectError(f"the channel to {self.address} is closed")
             if self._session is None or self._session.error is not None:
                 self._session = _Session(self.address, self._connect(), self._frame_size_max, self._on_request)
+                self.times_connected += 1
             return self._session
 
     def _connect(self) -> socket.socket:
@@ -199,7 +238,7 @@ class _Session:
         self.error: ConnectError | None = None
         self._address = address
         self._stream = _Stream(connected)
-        self._decoder = FrameDecoder(frame_size_max=frame_size_max)
+        self._frames = _Frames(frame_size_max)
         self._on_request = on_request
         self._reading = threading.Condition()
         self._has_reader = False
@@ -237,25 +276,31 @@ class _Session:
 
     def _read_once(self, deadline: float) -> None:
         try:
-            data = self._stream.receive(deadline)
-            if data is None:
+            size = self._stream.receive(self._frames.room(), deadline)
+            if size is None:
                 raise CallTimeoutError(f"{self._address} did not answer in time")
-            if not data:
+            if not size:
                 raise ConnectionResetError("closed by the peer")
-            self._decoder.feed(data)
-            while (frame := self._decoder.next()) is not None:
-                self._received(decode_command(frame))
+            self._frames.arrived(size)
+            while (frame := self._frames.next()) is not None:
+                self._received(frame)
         except (CallTimeoutError, ConnectError):
             raise
         except (OSError, ssl.SSLError, RemoteProtocolError) as error:
             raise self.fail(ConnectError(f"the connection to {self._address} broke: {error}")) from error
 
-    def _received(self, command: Command) -> None:
+    def _received(self, frame: memoryview) -> None:
+        command, body_start = decode_head(frame)
         if command.is_response:
             call = self.pending.pop(command.opaque, None)
             if call is not None:
+                if call.takes_view:
+                    call.view = frame[body_start:]
+                else:
+                    command.body = bytes(frame[body_start:])
                 call.response = command
             return
+        command.body = bytes(frame[body_start:])
         answer = self._answer(command)
         if answer is not None and not command.is_oneway:
             answer.flag |= RESPONSE_FLAG
@@ -287,6 +332,68 @@ class _Session:
         return error
 
 
+class _Frames:
+    """Cuts what arrives into frames: room() says where to put it, arrived() how much it was."""
+
+    def __init__(self, frame_size_max: int) -> None:
+        self._frame_size_max = frame_size_max
+        self._buffer = memoryview(bytearray(READ_SIZE))
+        self._start = self._end = 0
+        self._step = READ_SIZE
+        self._large: memoryview | None = None
+        self._filled = 0
+
+    def room(self) -> memoryview:
+        """Where the next bytes belong; never empty."""
+        if self._large is not None:
+            return self._large[self._filled :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == READ_SIZE:
+            self._compact()
+        return self._buffer[self._end : self._end + self._step]
+
+    def _compact(self) -> None:
+        size = self._end - self._start
+        self._buffer[:size] = bytes(self._buffer[self._start : self._end])
+        self._start, self._end = 0, size
+
+    def arrived(self, size: int) -> None:
+        """So much was put into the room."""
+        if self._large is not None:
+            self._filled += size
+        else:
+            self._end += size
+
+    def next(self) -> memoryview | None:
+        """The next whole frame, which is the caller's alone; None: more must arrive. Raises RemoteProtocolError."""
+        if self._large is not None:
+            if self._filled < len(self._large):
+                return None
+            frame, self._large, self._step = self._large, None, AFTER_LARGE
+            return frame
+        start, there = self._start, self._end - self._start
+        if there < 4:
+            return None
+        length = int.from_bytes(self._buffer[start : start + 4], "big")
+        if not 4 <= length <= self._frame_size_max - 4:
+            raise RemoteProtocolError(
+                f"a frame of {length} bytes; the limit is {self._frame_size_max - 4}, the least 4"
+            )
+        size = 4 + length
+        if size <= there:
+            self._start += size
+            self._step = READ_SIZE
+            return memoryview(bytes(self._buffer[start : start + size]))
+        if size > LARGE:
+            self._large, self._filled = memoryview(bytearray(size)), there
+            self._large[:there] = self._buffer[start : self._end]
+            self._start = self._end = 0
+        elif start + size > READ_SIZE:
+            self._compact()
+        return None
+
+
 class _Stream:
     """A connected socket that one thread reads while another writes, each with its own deadline."""
 
@@ -304,13 +411,13 @@ class _Stream:
         self._users = 0
         self._is_shut = False
 
-    def receive(self, deadline: float) -> bytes | None:
-        """What has arrived, b"" at the end of the stream, None at the deadline. Raises OSError."""
+    def receive(self, room: memoryview, deadline: float) -> int | None:
+        """Put there what arrived; how much, 0 at the end of the stream, None at the deadline. Raises OSError."""
         with self._in_use():
             while True:
                 try:
                     with self._calling:
-                        return self._socket.recv(READ_SIZE)
+                        return self._socket.recv_into(room)
                 except (BlockingIOError, ssl.SSLWantReadError):
                     event = _READ
                 except ssl.SSLWantWriteError:

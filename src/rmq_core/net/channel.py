@@ -54,6 +54,12 @@ class Channel:
     def is_connected(self) -> bool:
         return self._connection is not None and self._connection.is_open
 
+    @property
+    def connection(self) -> Connection | None:
+        """The connection, where it is open."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_open else None
+
     async def call(self, request: Request[R], body: bytes = b"", *, timeout_ms: float = 3_000) -> Answer[R]:
         """Ask and wait for the answer; the time-out covers connecting too.
 

@@ -17,7 +17,7 @@ import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import orjson
 
@@ -128,10 +128,22 @@ class Pass:
                 connection.abort()
 
 
+class HeaderTaker(Protocol):
+    """Waits for an answer whose body does not matter, as a future does, and takes its parsed header."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: dict[str, Any], /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
 @dataclass(slots=True)
 class _Pending:
-    answer: asyncio.Future[Command]
+    answer: Any
+    """A future of the command, or a HeaderTaker."""
     deadline_ms: float
+    takes_header: bool = False
 
 
 class Connection(asyncio.Protocol):
@@ -270,6 +282,9 @@ class Connection(asyncio.Protocol):
                     # What answers later relies on it: there is no caller then to hear that it is no number.
                     is_hot = not is_answer and _OPAQUE_MIN <= opaque <= _OPAQUE_MAX and type(opaque) is int
                     handler = hot.get(header["code"]) if is_hot else None
+                    if is_answer and self._take_header(opaque, header):
+                        position = frame_end
+                        continue
                 except (ValueError, LookupError, TypeError, AttributeError):
                     handler = None  # no plain JSON of the expected shape goes the long way
                 if handler is not None:
@@ -288,6 +303,15 @@ class Connection(asyncio.Protocol):
             self._receive(decode_command(frames[position:frame_end]))
             position = frame_end
 
+    def _take_header(self, opaque: int, header: dict[str, Any]) -> bool:
+        pending = self._pending.get(opaque)
+        if pending is None or not pending.takes_header:
+            return False
+        del self._pending[opaque]
+        if not pending.answer.done():
+            pending.answer.set_result(header)
+        return True
+
     def _serve_hot(self, handler: HotHandler, header: dict[str, Any], body: bytes) -> None:
         try:
             reply = handler(self, header, body)
@@ -303,7 +327,7 @@ class Connection(asyncio.Protocol):
         if command.flag & RESPONSE_FLAG:
             pending = self._pending.pop(command.opaque, None)
             if pending is not None and not pending.answer.done():
-                pending.answer.set_result(command)
+                pending.answer.set_result(header_of(command) if pending.takes_header else command)
             return
         handler = self._hot.get(command.code)
         if handler is not None:
@@ -405,6 +429,20 @@ class Connection(asyncio.Protocol):
         self._watch(deadline_ms)
         self.send(frame)
         return answer
+
+    def exchange_frame(self, frame: bytes, opaque: int, answer: HeaderTaker, *, timeout_ms: float) -> None:
+        """Send a whole frame with that opaque; the header of what the peer answers is given to `answer`.
+
+        For callers that encode by themselves. Raises ConnectError, TooManyCallsError.
+        """
+        if not self.is_open:
+            raise ConnectError(f"the connection to {self.peer} is closed")
+        if len(self._pending) >= self.limits.calls_in_flight_max:
+            raise TooManyCallsError(f"{len(self._pending)} calls to {self.peer} are in flight")
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        self._pending[opaque] = _Pending(answer, deadline_ms, takes_header=True)
+        self._watch(deadline_ms)
+        self.send(frame)
 
     def _watch(self, deadline_ms: float) -> None:
         """One timer per connection, set to the earliest deadline, serves all calls."""

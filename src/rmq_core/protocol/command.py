@@ -87,15 +87,27 @@ def frame_prefix(header: bytes, body_size: int, encoding: HeaderEncoding) -> byt
 
 def decode_command(frame: bytes | memoryview) -> Command:
     """The command in one whole frame, as FrameDecoder hands it out. Raises RemoteProtocolError."""
+    header_end, encoding = _header_of(frame)
+    return _decode_header(bytes(frame[8:header_end]), bytes(frame[header_end:]), encoding)
+
+
+def decode_head(frame: bytes | memoryview) -> tuple[Command, int]:
+    """The same without the body, which begins where the number says: large ones need not be copied."""
+    header_end, encoding = _header_of(frame)
+    return _decode_header(bytes(frame[8:header_end]), b"", encoding), header_end
+
+
+def _header_of(frame: bytes | memoryview) -> tuple[int, int]:
     if len(frame) < 8:
         raise RemoteProtocolError("a frame has at least eight bytes")
     length, word = _PREFIX.unpack_from(frame)
     header_end = 8 + (word & _HEADER_LENGTH_MASK)
     if length + 4 != len(frame) or header_end > len(frame):
         raise RemoteProtocolError(f"a header of {header_end - 8} bytes in a frame of {len(frame)}")
-    header = bytes(frame[8:header_end])
-    body = bytes(frame[header_end:])
-    encoding = word >> 24
+    return header_end, word >> 24
+
+
+def _decode_header(header: bytes, body: bytes, encoding: int) -> Command:
     if encoding == HeaderEncoding.JSON:
         return _decode_json(header, body)
     if encoding == HeaderEncoding.ROCKETMQ:
