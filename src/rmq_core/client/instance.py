@@ -243,9 +243,14 @@ class ClientInstance:
         fetch = self._fetches.get(key)
         if fetch is None:
             fetch = self._fetches[key] = asyncio.get_running_loop().create_task(self._ask(topic, default_queues))
-            fetch.add_done_callback(lambda _: self._fetches.pop(key, None))
+            fetch.add_done_callback(lambda done: self._fetched(key, done))
         # Shielded: one caller that gives up does not take the answer from the others.
         return await asyncio.shield(fetch)
+
+    def _fetched(self, key: tuple[str, int], fetch: asyncio.Task[TopicRoute]) -> None:
+        self._fetches.pop(key, None)
+        if not fetch.cancelled():
+            fetch.exception()  # looked at: everyone who asked may have given up meanwhile
 
     async def _ask(self, topic: str, default_queues: int) -> TopicRoute:
         try:

@@ -70,14 +70,25 @@ class NameServers:
             return answer
         raise ConnectError(f"no name server answers ({'; '.join(failures)})")
 
+    async def call_each(
+        self, request: Request[R], body: bytes = b"", *, timeout_ms: float = 3_000
+    ) -> dict[str, Answer[R]]:
+        """Ask every one of them; the answers by address. Raises what the first failing call raises, after all."""
+        addresses = await self.known()
+        calls = [self._channel(address).call(request, body, timeout_ms=timeout_ms) for address in addresses]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return {
+            address: answer
+            for address, answer in zip(addresses, answers, strict=True)
+            if isinstance(answer, Answer)
+        }
+
     async def call_all(self, request: Request[Any], body: bytes = b"", *, timeout_ms: float = 3_000) -> None:
         """Tell every one of them. Raises what the first failing call raises, after all were tried."""
-        calls = [
-            self._channel(address).call(request, body, timeout_ms=timeout_ms) for address in await self.known()
-        ]
-        for result in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+        await self.call_each(request, body, timeout_ms=timeout_ms)
 
     async def known(self) -> tuple[str, ...]:
         """Their addresses. Raises ConnectError where the address server has not given any yet."""
@@ -92,7 +103,7 @@ class NameServers:
         if self._address_server is None:
             return
         try:
-            addresses = await asyncio.to_thread(_fetch, self._address_server)
+            addresses = await asyncio.to_thread(fetch_name_servers, self._address_server)
         except (OSError, ValueError) as error:
             logger.warning("the address server %s does not answer: %s", self._address_server, error)
             return
@@ -101,7 +112,8 @@ class NameServers:
             self.addresses = addresses
 
 
-def _fetch(url: str) -> tuple[str, ...]:
+def fetch_name_servers(url: str) -> tuple[str, ...]:
+    """What an address server says. Raises OSError and ValueError."""
     from rmq_core.client.options import parse_name_servers
 
     with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:
