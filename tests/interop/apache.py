@@ -90,7 +90,7 @@ class Apache:
 
 def mqadmin(version: str, *arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     """Apache's administration tool."""
-    _write_logback(home)
+    write_logback(home)
     return subprocess.run(
         [
             "java",
@@ -114,7 +114,7 @@ def apache(version: str, home: Path, *, kill: bool = False, **settings: str) -> 
     """Start both, and stop both in the end, or kill the broker. settings are those of the broker's file."""
     class_path = java_class_path(version)
     home.mkdir(parents=True, exist_ok=True)
-    _write_logback(home)
+    write_logback(home)
     name_port, broker_port = _free_ports()
     store = home / "store"
     (home / "namesrv.properties").write_text(f"listenPort={name_port}\nkvConfigPath={home}/kv.json\n")
@@ -156,7 +156,8 @@ def _command(class_path: str, home: Path, program: str, heap: str) -> list[str]:
     ]
 
 
-def _write_logback(home: Path) -> None:
+def write_logback(home: Path) -> None:
+    """Apache's programs log to their output, warnings only."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
     for name in ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml"):
         (home / "conf" / name).write_text(_LOGBACK)
