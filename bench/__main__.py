@@ -10,13 +10,18 @@ import time
 from pathlib import Path
 
 from bench import (
+    broker_join,
     broker_polls,
     broker_pull,
     broker_send,
+    client_push,
+    client_send,
     columnar,
     decoder,
     frames,
+    queue_drain,
     routes,
+    spark_read,
     store_append,
     store_flush,
     store_queues,
@@ -37,7 +42,12 @@ BENCHMARKS = {
     "queues": store_queues.run,
     "send": broker_send.run,
     "pull": broker_pull.run,
+    "client_send": client_send.run,
     "polls": broker_polls.run,
+    "join": broker_join.run,
+    "drain": queue_drain.run,
+    "push": client_push.run,
+    "spark_read": spark_read.run,
 }
 
 
