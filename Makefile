@@ -39,8 +39,8 @@ fuzz: $(READY) ## a million random and mutated frames through the decoders
 docs: $(READY) ## write the generated pages again
 	@$(BIN)/python -m rmq_core.config > docs/config.md
 
-demo: jdk $(READY) ## the main job on an embedded broker
-	$(call LATER,the Spark connector)
+demo: jdk $(READY) ## the whole product in two minutes, on a broker of its own
+	@$(BIN)/python -m jobs.demo
 
 broker: $(READY) ## a broker on 10911 with its name server on 9876
 	@$(BIN)/python -m rmq_core.broker

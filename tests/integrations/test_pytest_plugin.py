@@ -34,10 +34,9 @@ def test_all_share_one_broker(rocketmq):
 
 
 def test_a_session_has_one_broker_and_each_test_its_topics(tmp_path: Path) -> None:
-    """Runs three tests with the plug-in; afterwards the broker and its store are gone."""
+    """Runs three tests where the package is only installed; afterwards the broker and its store are gone."""
     (tmp_path / "test_orders.py").write_text(TESTS)
-    plugin = "rmq_core.integrations.pytest_plugin"
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", plugin, "-p", "no:cacheprovider", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
     (store,) = {Path(line.split(" ", 1)[1]) for line in done.stdout.splitlines() if "STORE" in line}
