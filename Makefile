@@ -5,7 +5,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-LATER = @echo "make $@ comes with $(1)."
 
 .PHONY: help demo test check bench broker golden fuzz chaos soak test-all interop bench-compare docs jdk clean
 
@@ -55,8 +54,8 @@ soak: $(READY) ## half of a broker's full load for MINUTES=10: nothing lost, mem
 interop: jdk $(READY) ## Apache's own clients and brokers against ours; needs Maven
 	@$(BIN)/python -m pytest tests/interop
 
-bench-compare: ## speed beside Apache's broker; needs Maven
-	$(call LATER,the interoperability tests)
+bench-compare: jdk $(READY) ## speed beside Apache's broker; needs Maven
+	@$(BIN)/python -m bench.compare
 
 test-all: test fuzz chaos soak interop ## everything
 

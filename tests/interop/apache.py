@@ -82,6 +82,8 @@ class Apache:
     broker: str
     store: Path
     class_path: str
+    pid: int
+    """The broker's process."""
 
     def mqadmin(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command of its mqadmin, against any name server that the arguments name."""
@@ -143,7 +145,9 @@ def apache(version: str, home: Path, *, kill: bool = False, **settings: str) -> 
         broker = JavaProcess(_command(class_path, home, "broker.Broker", "768m"), "boot success")
         stack.callback(broker.stop, kill=kill)
         broker.wait_ready()
-        yield Apache(version, f"127.0.0.1:{name_port}", f"127.0.0.1:{broker_port}", store, class_path)
+        yield Apache(
+            version, f"127.0.0.1:{name_port}", f"127.0.0.1:{broker_port}", store, class_path, broker.process.pid
+        )
 
 
 def _command(class_path: str, home: Path, program: str, heap: str) -> list[str]:
