@@ -301,7 +301,7 @@ def test_a_queue_that_began_anew_after_its_topic_was_removed_keeps_its_messages(
     store.close()
 
 
-@pytest.mark.parametrize("claimed", [-1, 1, 2])
+@pytest.mark.parametrize("claimed", [-10, -1, 1, 2])
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
 def test_a_record_with_a_wrong_queue_offset_costs_itself_alone(
     tmp_path: Path, claimed: int, is_clean: bool

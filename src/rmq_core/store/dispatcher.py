@@ -235,7 +235,7 @@ class Dispatcher:
 
     def _enter_group(self, stretch: Stretch, columns: DispatchColumns, group: QueueGroup) -> None:
         queue = self._queues.get(group.topic, group.queue_id)
-        if group.queue_offset == 0 and 0 < queue.log_end <= int(columns.log_offsets[group.rows[0]]):
+        if group.is_new_beginning and 0 < queue.log_end <= int(columns.log_offsets[group.rows[0]]):
             queue.restart()
         # Some of them may be there already.
         known = min(max(queue.max_offset - group.queue_offset, 0), len(group.rows)) if queue.log_end >= 0 else 0

@@ -23,6 +23,13 @@ class QueueGroup(NamedTuple):
     queue_id: int
     queue_offset: int
     rows: NDArray[np.int64]
+    following: int
+    """Queue offset of the queue's next group here; -1 where this is its last."""
+
+    @property
+    def is_new_beginning(self) -> bool:
+        """Whether the queue was made anew with it; higher offsets follow one that is damaged to 0."""
+        return self.queue_offset == 0 and self.following <= len(self.rows)
 
 
 def is_shown(columns: DispatchColumns) -> NDArray[np.bool_]:
@@ -51,8 +58,10 @@ def group_by_queue(columns: DispatchColumns, batch_topics: set[str]) -> Iterator
     order = rows[np.argsort(keys, kind="stable")]
     topic_ids, queue_ids = columns.topic_ids[order], columns.queue_ids[order]
     offsets = columns.queue_offsets[order]
-    breaks = (np.diff(topic_ids) != 0) | (np.diff(queue_ids) != 0) | (np.diff(offsets) != 1)
+    is_other = (np.diff(topic_ids) != 0) | (np.diff(queue_ids) != 0)
+    breaks = is_other | (np.diff(offsets) != 1)
     bounds = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(order)]
     for start, end in itertools.pairwise(bounds):
         topic = columns.topics[topic_ids[start]].decode("utf-8", "replace")
-        yield QueueGroup(topic, int(queue_ids[start]), int(offsets[start]), order[start:end])
+        following = -1 if end == len(order) or is_other[end - 1] else int(offsets[end])
+        yield QueueGroup(topic, int(queue_ids[start]), int(offsets[start]), order[start:end], following)
