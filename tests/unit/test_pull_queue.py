@@ -6,13 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rmq_core.client.pull_queue import Cache, CacheLimits, PulledQueue, Taken
+from rmq_core.client.pull_queue import Cache, CacheLimits, PulledQueue, Taken, fair_shares, take_in_turn
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.protocol.message import MessageQueue
 from rmq_core.protocol.record import Host, StoredRecord
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
-LIMITS = CacheLimits(count_max=10, size_max_bytes=10_000, queue_count_max=4, queue_size_max_bytes=5_000)
+LIMITS = CacheLimits(
+    count_max=10, size_max_bytes=10_000, queue_count_max=4, queue_size_max_bytes=5_000, span_max=50
+)
 
 
 def message(offset: int, *, size: int = 100) -> ReceivedMessage:
@@ -22,8 +24,8 @@ def message(offset: int, *, size: int = 100) -> ReceivedMessage:
     )
 
 
-def new_queue(cache: Cache | None = None) -> PulledQueue:
-    return PulledQueue(QUEUE, QUEUE, cache or Cache(LIMITS), lambda state: None)
+def new_queue(cache: Cache | None = None, queue: MessageQueue = QUEUE) -> PulledQueue:
+    return PulledQueue(queue, queue, cache or Cache(LIMITS), lambda state: None)
 
 
 def offsets(taken: Taken | None) -> list[int]:
@@ -101,6 +103,68 @@ def test_a_cache_is_full_by_count_and_by_bytes_for_one_queue_and_for_all() -> No
     assert not cache.has_room(new_queue(cache))
     queues[1].take(1)
     assert cache.has_room(queues[1])
+
+
+def test_a_queue_whose_messages_lie_far_apart_is_full_by_its_span() -> None:
+    """A filter left two messages out of sixty: nothing more is fetched until the first of them is given out."""
+    cache = Cache(LIMITS)
+    queue = new_queue(cache)
+    queue.append([message(0), message(60)], next_offset=61)
+    assert not cache.has_room(queue)
+    queue.take(1)
+    assert cache.has_room(queue)
+
+
+def test_a_paused_queue_holds_no_room_that_others_need() -> None:
+    """Pauses a queue that fills the cache: its messages leave it, and are the next to be fetched again."""
+    cache = Cache(LIMITS)
+    queue = new_queue(cache)
+    queue.append([message(number) for number in range(10)], next_offset=10)
+    taken = queue.take(3)
+    assert taken is not None
+    queue.pause()
+    assert (cache.count, cache.size_bytes) == (0, 0)
+    assert (queue.next_offset, queue.progress) == (3, 0)
+    taken.finish()
+    assert queue.progress == 3
+
+
+def test_queues_that_are_always_full_give_in_equal_shares() -> None:
+    """Three of nine queues are hot, two of them neighbours: after ninety rounds each has given the same."""
+    cache = Cache(LIMITS)
+    queues = [new_queue(cache, MessageQueue("Orders", "broker-a", number)) for number in range(9)]
+    hot = queues[0], queues[1], queues[5]
+    for count_max in (1, 4, 40):
+        given = dict.fromkeys((queue.queue for queue in hot), 0)
+        for _ in range(90):
+            for queue in hot:
+                missing = 50 - len(queue.waiting)
+                start = queue.next_offset or 0
+                queue.append([message(start + number) for number in range(missing)], next_offset=start + missing)
+            for taken in take_in_turn(queues, count_max):
+                given[taken.queue] += len(taken.messages)
+        assert sum(given.values()) == 90 * count_max
+        assert max(given.values()) - min(given.values()) <= 1
+
+
+def test_one_message_is_not_held_up_by_a_queue_that_is_always_full() -> None:
+    """A full queue and one with a single message: the next piece has both."""
+    cache = Cache(LIMITS)
+    hot, cold = (new_queue(cache, MessageQueue("Orders", "broker-a", number)) for number in range(2))
+    hot.append([message(number) for number in range(100)], next_offset=100)
+    assert [len(taken.messages) for taken in take_in_turn([hot, cold], 10)] == [10]
+    cold.append([message(0)], next_offset=1)
+    assert sorted(len(taken.messages) for taken in take_in_turn([hot, cold], 10)) == [1, 9]
+
+
+@given(wanted=st.lists(st.integers(0, 50), max_size=8), total=st.integers(0, 120))
+def test_shares_use_everything_up_and_differ_only_where_somebody_wants_less(wanted: list[int], total: int) -> None:
+    """Nothing is left while somebody wants more, and no one who does got two less than another."""
+    shares = fair_shares(wanted, total)
+    assert sum(shares) == min(total, sum(wanted))
+    assert all(share <= count for share, count in zip(shares, wanted, strict=True))
+    unsatisfied = [share for share, count in zip(shares, wanted, strict=True) if share < count]
+    assert all(max(shares) - share <= 1 for share in unsatisfied)
 
 
 class QueueMachine(RuleBasedStateMachine):

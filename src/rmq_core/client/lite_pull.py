@@ -56,6 +56,7 @@ class LitePullConsumer:
         cache_size_max_bytes: int = 256 << 20,
         queue_cache_count_max: int = 1_000,
         queue_cache_size_max_bytes: int = 100 << 20,
+        span_max: int = 2_000,
         **client: Unpack[ClientArguments],
     ) -> None:
         """What the arguments mean:
@@ -67,6 +68,7 @@ class LitePullConsumer:
         pull_batch_size  messages asked for at once
         suspend_ms       how long a broker may hold a pull that finds nothing
         cache_…          what is fetched ahead at most, over all queues and per queue
+        span_max         how far apart, in offsets, messages of a queue that are fetched ahead may be
         """
         if on_assignment is not None and not callable(on_assignment):
             raise TypeError("on_assignment must be a function")
@@ -86,6 +88,7 @@ class LitePullConsumer:
                 size_max_bytes=checked_positive("cache_size_max_bytes", cache_size_max_bytes),
                 queue_count_max=checked_positive("queue_cache_count_max", queue_cache_count_max),
                 queue_size_max_bytes=checked_positive("queue_cache_size_max_bytes", queue_cache_size_max_bytes),
+                span_max=checked_positive("span_max", span_max),
             ),
         )
         self._role = LiteRole(group, options, settings)
@@ -346,18 +349,17 @@ class LitePullConsumer:
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Neither fetch nor give out messages of these queues. Raises ClientError where one is not assigned."""
-        await self._set_paused(queues, is_paused=True)
+        role = await self._use()
+        for loop in [role.loop(queue) for queue in queues]:
+            loop.state.pause()
 
     async def resume(self, *queues: MessageQueue) -> None:
         """Go on with these queues."""
-        await self._set_paused(queues, is_paused=False)
-
-    async def _set_paused(self, queues: Iterable[MessageQueue], *, is_paused: bool) -> None:
         role = await self._use()
         for loop in [role.loop(queue) for queue in queues]:
-            loop.state.is_paused = is_paused
+            loop.state.is_paused = False
         role.cache.room.fire()
-        role.cache.arrival.fire()
+        role.cache.arrival.fire()  # an iteration may have put something back meanwhile
 
 
 class _Messages:

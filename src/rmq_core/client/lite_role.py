@@ -21,7 +21,7 @@ from rmq_core.client.instance import ClientInstance
 from rmq_core.client.offset_store import OffsetStore
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull_loop import PullLoop
-from rmq_core.client.pull_queue import Cache, CacheLimits, PulledQueue, Taken
+from rmq_core.client.pull_queue import Cache, CacheLimits, PulledQueue, Taken, take_in_turn
 from rmq_core.client.pull_role import OnAssignment, PullRole, queue_info, tell
 from rmq_core.client.pulls import PullRouter
 from rmq_core.client.queue_offsets import StartFrom, start_offset
@@ -72,7 +72,6 @@ class LiteRole(PullRole):
         self._loops: dict[MessageQueue, PullLoop] = {}
         self._watched: dict[str, _Watch] = {}
         self._balancing = asyncio.Lock()
-        self._turn = 0
 
     async def open(self, instance: ClientInstance) -> None:
         """Join the instance. Raises ClientError where the group is in it already."""
@@ -234,26 +233,12 @@ class LiteRole(PullRole):
         """Everything that is ours now."""
         return [loop for _, loop in sorted(self._loops.items())]
 
-    def take(self, count_max: int) -> list[Taken]:
-        """Give out what waits, of one queue after the other."""
-        loops, taken = list(self._loops.values()), []
-        for step in range(len(loops)):
-            if count_max <= 0:
-                break
-            part = loops[(self._turn + step) % len(loops)].state.take(count_max)
-            if part is not None:
-                taken.append(part)
-                count_max -= len(part.messages)
-        # Next time another queue comes first, so that a full one does not hold up the others.
-        self._turn += 1
-        return taken
-
     async def wait_and_take(self, timeout_ms: float | None, count_max: int) -> list[Taken]:
-        """The same once there is something; nothing after the time-out, or when the consumer is closed."""
+        """Give out what waits once there is something; nothing after the time-out or after close()."""
         clock = self.options.clock
         deadline_ms = None if timeout_ms is None else clock.monotonic_ms() + timeout_ms
         while not self.is_closed:
-            if taken := self.take(count_max):
+            if taken := take_in_turn((loop.state for loop in self._loops.values()), count_max):
                 return taken
             remaining_ms = None if deadline_ms is None else deadline_ms - clock.monotonic_ms()
             if remaining_ms is not None and remaining_ms <= 0:

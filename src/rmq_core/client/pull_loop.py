@@ -125,7 +125,7 @@ class PullLoop:
             send_expression=True,
             lite=True,
         )
-        if generation != state.generation or state.is_leaving:
+        if generation != state.generation or offset != state.next_offset or state.is_paused or state.is_leaving:
             return
         state.pulled_time_ms = self._instance.clock.now_ms()
         match pulled.status:

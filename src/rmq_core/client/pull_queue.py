@@ -4,13 +4,15 @@ Progress  is the lowest offset that is not finished: of what was given out, of w
           fetched. So several readers may finish in any order, and what a filter left out is finished with the rest.
 Jumps     A seek or reset throws away what was fetched and begins a new generation. What was given out before it may
           still be finished, and no longer counts; the answer to a pull from before it is dropped.
+Turns     Queues that have something share what is given out at once, who was served longest ago coming first: a
+          queue that is always full holds up none of the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rmq_core.client.received import ReceivedMessage
@@ -45,6 +47,7 @@ class CacheLimits:
     size_max_bytes: int
     queue_count_max: int
     queue_size_max_bytes: int
+    span_max: int
 
 
 class Cache:
@@ -64,6 +67,7 @@ class Cache:
             and self.size_bytes < limits.size_max_bytes
             and len(queue.waiting) < limits.queue_count_max
             and queue.size_bytes < limits.queue_size_max_bytes
+            and queue.span < limits.span_max
         )
 
     def add(self, count: int, size_bytes: int) -> None:
@@ -84,6 +88,11 @@ class Taken:
         self.messages = messages
         self.start = messages[0].queue_offset
         """The first offset that is not finished."""
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Where they are from, as users name it."""
+        return self._owner.queue
 
     @property
     def end(self) -> int:
@@ -142,6 +151,8 @@ class PulledQueue:
         self.is_leaving = False
         """It is given up: nothing more is given out."""
         self.pulled_time_ms = 0
+        self.turn = 0
+        """Who has the lowest is served first."""
         self._cache = cache
         self._on_progress = on_progress
 
@@ -163,6 +174,16 @@ class PulledQueue:
         """The offset of what is given out next."""
         return self.waiting[0].queue_offset if self.waiting else self.next_offset
 
+    @property
+    def span(self) -> int:
+        """How far apart, in offsets, the messages are that wait."""
+        return self.waiting[-1].queue_offset - self.waiting[0].queue_offset if self.waiting else 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something that may be given out."""
+        return bool(self.waiting) and not self.is_paused and not self.is_leaving
+
     def progressed(self) -> None:
         """Something was finished, or left out by a filter."""
         self._on_progress(self)
@@ -177,7 +198,7 @@ class PulledQueue:
 
     def take(self, count_max: int) -> Taken | None:
         """Give out what waits, so many at most."""
-        if not self.waiting or self.is_paused or self.is_leaving:
+        if not self.is_ready:
             return None
         waiting = self.waiting
         messages = [waiting.popleft() for _ in range(min(count_max, len(waiting)))]
@@ -203,6 +224,13 @@ class PulledQueue:
         if offset is not None:
             self.progressed()
 
+    def pause(self) -> None:
+        """Give out nothing, and hold no room in the cache meanwhile: what waits is fetched again afterwards."""
+        self.is_paused = True
+        self.next_offset = self.position
+        dropped, self.waiting = self.waiting, deque()
+        self._count(dropped, sign=-1)
+
     def discard(self) -> None:
         """The queue is another member's: what was fetched is thrown away, and nothing counts any more."""
         self.is_leaving = True
@@ -212,3 +240,30 @@ class PulledQueue:
         size = sum(message.size for message in messages)
         self.size_bytes += sign * size
         self._cache.add(sign * len(messages), sign * size)
+
+
+def take_in_turn(queues: Iterable[PulledQueue], count_max: int) -> list[Taken]:
+    """Give out what waits, so many at most, in equal shares."""
+    queues = list(queues)
+    ready = sorted((queue for queue in queues if queue.is_ready), key=lambda queue: queue.turn)
+    shares = fair_shares([len(queue.waiting) for queue in ready], count_max)
+    served = [(queue, share) for queue, share in zip(ready, shares, strict=True) if share]
+    last_turn = max((queue.turn for queue in queues), default=0)
+    # Who got less of what could not be divided comes first next time.
+    for turn, (queue, _) in enumerate(sorted(served, key=lambda each: each[1]), last_turn + 1):
+        queue.turn = turn
+    return [taken for queue, share in served if (taken := queue.take(share)) is not None]
+
+
+def fair_shares(wanted: Sequence[int], total: int) -> list[int]:
+    """Divide total: nobody gets more than it wants, and what it leaves goes to the others, the first ones first."""
+    shares = [0] * len(wanted)
+    hungry = [index for index, count in enumerate(wanted) if count]
+    while total and hungry:
+        portion = max(total // len(hungry), 1)
+        for index in hungry:
+            part = min(portion, wanted[index] - shares[index], total)
+            shares[index] += part
+            total -= part
+        hungry = [index for index in hungry if shares[index] < wanted[index]]
+    return shares

@@ -65,6 +65,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         cache_size_max_bytes: int = 256 << 20,
         queue_cache_count_max: int = 1_000,
         queue_cache_size_max_bytes: int = 100 << 20,
+        span_max: int = 2_000,
         **client: Unpack[ClientArguments],
     ) -> None:
         """The arguments are those of rmq_core.aio.LitePullConsumer."""
@@ -83,6 +84,7 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
             cache_size_max_bytes=cache_size_max_bytes,
             queue_cache_count_max=queue_cache_count_max,
             queue_cache_size_max_bytes=queue_cache_size_max_bytes,
+            span_max=span_max,
             **client,
         )
         super().__init__(lambda: form)
