@@ -283,6 +283,19 @@ def test_changes_are_written_in_few_pieces_and_the_header_last(folder: Path) -> 
     assert len(disk.writes) == 4
 
 
+def test_slots_are_written_in_pieces(folder: Path) -> None:
+    """All pages of a large table changed at once: no copy of much of it at a time, which would hold up the loop."""
+    disk = RecordingDisk()
+    slots = 150 * 1024
+    index = make_index(folder, slots=slots, entries=200, disk=disk)
+    rows = [Row(slot, 10, NOW_MS) for slot in range(0, slots, 1024)]
+    add(index, rows)
+    index.write_out()
+    assert max(size for _, size in disk.writes) <= 256 << 10
+    assert len(disk.writes) == 5
+    assert contents(folder) == entered_one_by_one(rows, slots=slots, entries=200)
+
+
 @pytest.mark.parametrize("refused_offset", [HEADER.size + 32 + ENTRY.size, HEADER.size, 0])
 def test_a_refused_write_can_be_repeated(folder: Path, refused_offset: int) -> None:
     """Refuses entries, slots and header in turn; nothing is found less, and the next attempt writes all of it."""

@@ -6,14 +6,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rmq_core.clock import ManualClock
 from rmq_core.protocol.filter import tags_code
 from rmq_core.protocol.record import decode_pull_body, decode_record
-from rmq_core.store import queue_reader
+from rmq_core.store import key_index, queue_reader
+from rmq_core.store.index_file import Index
 from rmq_core.store.message_store import MessageStore
 from rmq_core.store.queue_reader import EVERYTHING, GetStatus, MessageFilter
 from support.stores import HOST, QuickDisk, open_store, put, small_settings
@@ -242,6 +245,32 @@ def test_keys_are_found_within_a_time_range_and_a_number(tmp_path: Path) -> None
     assert store.query("Orders", "all", 64, start_ms + 5000, start_ms + 8000) == places[5:9]
     assert store.query("Orders", "all", 64, 0, FOREVER_MS) == places[-10:]
     assert store.query("Orders", "all", 3, 0, FOREVER_MS) == places[-3:]
+    store.close()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_keys_are_entered_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool) -> None:
+    """What many passes brought, and what a start finds in the log: the loop can have its turn after each step."""
+    monkeypatch.setattr(key_index, "STEP", 10)
+    entered: list[int] = []
+    add = Index.add
+
+    def noted(self: Index, hashes: NDArray[np.int32], *columns: NDArray[np.int64]) -> None:
+        entered.append(len(hashes))
+        add(self, hashes, *columns)
+
+    monkeypatch.setattr(Index, "add", noted)
+    store = filled(tmp_path, 35, max_index_num=1000)
+    if is_restarted:
+        store.close()
+        entered.clear()
+        for file in (tmp_path / "index").iterdir():
+            file.unlink()
+        store = filled(tmp_path, 0, max_index_num=1000)
+    assert store.index is not None
+    store.index.build()
+    assert entered == [30, 30, 30, 15]  # an id and two keys each
+    assert len(store.query("Orders", "k34", 64, 0, FOREVER_MS)) == 1
     store.close()
 
 

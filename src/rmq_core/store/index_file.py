@@ -4,6 +4,7 @@ File      A header, a table of slots, and entries. A slot names the newest entry
           before it. Only hashes are kept: whoever asks compares the keys of the messages themselves.
 Active    The newest file takes entries. Its slots are in memory, and what is new is written out from time to time,
           its header last. The others are only read.
+Steps     Slots are written in pieces: copying them keeps every other thread waiting.
 Threads   Any. Changes are made one at a time under _writing; queries take only _lock, which comes after it and is
           held to copy what may change, never for a write.
 Crash     Only a full file is synced before its time is reported. load() removes newer ones, and their keys are
@@ -16,7 +17,7 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,7 @@ ENTRY: Final = struct.Struct(">iqii")
 _ENTRY_COLUMNS: Final = np.dtype([("hash", ">i4"), ("log_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _INT_MAX: Final = (1 << 31) - 1
 _SLOTS_PER_PAGE: Final = 1024
+_PAGES_AT_ONCE: Final = 64
 _UNWRITTEN_MAX: Final = 4 << 20
 """Bytes of entries that may be in memory alone; a query copies them."""
 
@@ -85,7 +87,7 @@ class IndexFile:
         self.header = IndexHeader()
         # Only while it is the active one:
         self._slots: NDArray[np.int32] | None = None
-        self._dirty: list[NDArray[np.int64]] = []
+        self._dirty_pages = np.zeros(0, np.bool_)
         self._unwritten = bytearray()
         self._written_entry = 1
 
@@ -111,7 +113,7 @@ class IndexFile:
         self._disk.create(self.path, self._entries_at + ENTRY.size * self._entry_count)
         if before is not None:
             self.header.begin_time_ms, self.header.begin_offset = before.end_time_ms, before.end_offset
-        self._slots = np.zeros(self._slot_count, np.int32)
+        self._start_with(np.zeros(self._slot_count, np.int32))
 
     # Adding
 
@@ -119,8 +121,12 @@ class IndexFile:
         """Be ready for new entries."""
         if self._slots is None:
             data = self._disk.read(self.path, HEADER.size, 4 * self._slot_count)
-            self._slots = np.frombuffer(data, ">i4").astype(np.int32)
+            self._start_with(np.frombuffer(data, ">i4").astype(np.int32))
             self._written_entry = self.header.next_entry
+
+    def _start_with(self, slots: NDArray[np.int32]) -> None:
+        self._slots = slots
+        self._dirty_pages = np.zeros(-(-self._slot_count // _SLOTS_PER_PAGE), np.bool_)
 
     def add(self, hashes: NDArray[np.int32], log_offsets: NDArray[np.int64], times_ms: NDArray[np.int64]) -> int:
         """Add as many entries as there is room for, and return how many that was."""
@@ -150,7 +156,7 @@ class IndexFile:
         entries["seconds"] = np.clip(seconds, 0, _INT_MAX)
         entries["previous"] = previous
         self._unwritten += entries.tobytes()
-        self._dirty.append(slots)
+        self._dirty_pages[slots // _SLOTS_PER_PAGE] = True
         header.next_entry += count
         header.end_offset, header.end_time_ms = int(log_offsets[count - 1]), int(times_ms[count - 1])
         return count
@@ -161,23 +167,23 @@ class IndexFile:
         Raises OSError; everything is still there to be written then.
         """
         assert self._slots is not None
-        entries = bytes(self._unwritten)
-        if not entries:
+        size = len(self._unwritten)
+        if not size:
             return 0
-        self._disk.write(self.path, entries, self._entries_at + ENTRY.size * self._written_entry)
-        pages = np.unique(np.concatenate(self._dirty) // _SLOTS_PER_PAGE)
-        for run in np.split(pages, np.flatnonzero(np.diff(pages) != 1) + 1):
-            low, high = int(run[0]) * _SLOTS_PER_PAGE, (int(run[-1]) + 1) * _SLOTS_PER_PAGE
+        with memoryview(self._unwritten) as entries:
+            self._disk.write(self.path, entries, self._entries_at + ENTRY.size * self._written_entry)
+        for first, end in _runs(np.flatnonzero(self._dirty_pages).tolist()):
+            low, high = first * _SLOTS_PER_PAGE, end * _SLOTS_PER_PAGE
             data = self._slots[low:high].astype(">i4").tobytes()
             self._disk.write(self.path, data, HEADER.size + 4 * low)
         self._disk.write(self.path, self.header.pack(), 0)
-        return len(entries)
+        return size
 
     def wrote(self, size: int) -> None:
         """All entries, of so many bytes, can be read from the file now."""
         assert size == len(self._unwritten)
         self._unwritten.clear()
-        self._dirty.clear()
+        self._dirty_pages[:] = False
         self._written_entry += size // ENTRY.size
 
     def deactivate(self) -> None:
@@ -220,6 +226,19 @@ class IndexFile:
     def read_entry(self, number: int) -> bytes:
         """One entry of those that are written."""
         return self._disk.read(self.path, self._entries_at + ENTRY.size * number, ENTRY.size)
+
+
+def _runs(pages: list[int]) -> Iterator[tuple[int, int]]:
+    """First page of each run of neighbours, and the one behind its last; long runs come in pieces."""
+    first = end = -1
+    for page in pages:
+        if page != end or end - first == _PAGES_AT_ONCE:
+            if end > first:
+                yield first, end
+            first = page
+        end = page + 1
+    if end > first:
+        yield first, end
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Keys of messages on their way into the index: collected as they come, hashed and entered in bulk.
 
-The thread that appends only hands its list over, and build() runs in another one. After a start, and where more
-waits than should be in memory, only the part of the log is remembered, and the keys come from there.
+The thread that appends only hands its list over, and build() runs in another one, in steps: an array operation
+keeps all other threads waiting, the loop too, for as long as it takes. After a start, and where more waits than
+should be in memory, only the part of the log is remembered, and the keys come from there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PENDING_MAX: Final = 100_000
 """Messages remembered one by one."""
+STEP: Final = 2048
+"""Messages entered at once."""
 _INT_MIN: Final = -(1 << 31)
 
 
@@ -90,8 +93,7 @@ class KeyIndex:
         for start in np.unique(starts).tolist():
             found = self._segments.file_view(start)
             if found is not None:
-                positions = offsets[starts == start] - start
-                self._enter(found[0], dispatch_columns(found[0], positions))
+                self._enter_in_steps(found[0], offsets[starts == start] - start)
 
     def _build_log(self, start: int, end: int, stop: threading.Event | None) -> bool:
         """Enter the keys of a part of the log; False where that was stopped."""
@@ -99,7 +101,7 @@ class KeyIndex:
             if stop is not None and stop.is_set():
                 return False
             if isinstance(step, Stretch):
-                self._enter(step.buffer, dispatch_columns(step.buffer, step.positions))
+                self._enter_in_steps(step.buffer, step.positions)
                 self._built(step.end)
         self._built(end)
         return True
@@ -113,6 +115,10 @@ class KeyIndex:
         """Enter the keys of records read from the log."""
         with self._building:
             self._enter(buffer, columns)
+
+    def _enter_in_steps(self, buffer: memoryview, positions: NDArray[np.int64]) -> None:
+        for first in range(0, len(positions), STEP):
+            self._enter(buffer, dispatch_columns(buffer, positions[first : first + STEP]))
 
     def _enter(self, buffer: memoryview, columns: DispatchColumns) -> None:
         rows, hashes = key_rows(buffer, columns)
