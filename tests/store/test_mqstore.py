@@ -180,12 +180,11 @@ def test_a_log_in_other_folders_is_named_on_the_command_line(root: Path, tmp_pat
     run("verify", tmp_path / "copy")
 
 
-@pytest.mark.parametrize("page", ["docs/store.md", "README.md"])
-def test_documented_examples_run(
-    page: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_guides_examples_run(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Runs each block that names the store, in order, where a directory `store` is."""
-    text = (Path(__file__).parents[2] / page).read_text()
+    text = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
     blocks = re.findall(r"```(python|bash)\n(.*?)```", text, re.DOTALL)
     blocks = [block for block in blocks if re.search(r"open_store|mqstore|\bstore\.", block[1])]
     monkeypatch.chdir(tmp_path)
