@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
                     try:
                         reply = handler(self, header, frames[header_end:frame_end])
                     except Exception as error:
-                        reply = self._dispatcher.error_reply(header, encoding, error)
+                        reply = self._dispatcher.failed(handler, self, header, frames[header_end:frame_end], error)
                     if reply is not None:
                         self._output.append(reply)
                         if len(self._output) == 1:
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
         try:
             reply = handler(self, header, body)
         except Exception as error:  # whatever a handler raises is an answer, never a lost connection
-            reply = self._dispatcher.error_reply(header, self.encoding, error)
+            reply = self._dispatcher.failed(handler, self, header, body, error)
         if reply is not None:
             output = self._output
             output.append(reply)

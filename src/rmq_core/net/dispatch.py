@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rmq_core.errors import BrokerError, ProtocolError, RemoteProtocolError, RocketMQError
+from rmq_core.errors import BrokerError, ProtocolError, RocketMQError
 from rmq_core.net.calls import Answer, Call, RpcHook
 from rmq_core.protocol.codes import V5_3_1, ResponseCode
 from rmq_core.protocol.command import (
@@ -149,8 +149,24 @@ class Dispatcher:
         if not command.is_oneway:
             connection.send(encode_command(response))
 
-    def error_reply(self, header: Mapping[str, Any], encoding: HeaderEncoding, error: Exception) -> bytes | None:
-        """The reply of a hot handler that raised; None where the call was one-way."""
+    def failed(
+        self, handler: HotHandler, connection: Connection, header: dict[str, Any], body: bytes, error: Exception
+    ) -> bytes | None:
+        """The reply of a hot handler that raised; None where the call was one-way.
+
+        Hot handlers take fields as text. Clients in languages without types write numbers and booleans too, and
+        such a call begins again with all fields as text, as Java reads them.
+        """
+        fields = header.get("extFields")
+        if isinstance(fields, dict) and not all(isinstance(value, str) for value in fields.values()):
+            header = {**header, "extFields": text_fields(fields)}
+            try:
+                return handler(connection, header, body)
+            except Exception as second:  # whatever a handler raises is an answer, never a lost connection
+                error = second
+        return self._error_reply(header, connection.encoding, error)
+
+    def _error_reply(self, header: Mapping[str, Any], encoding: HeaderEncoding, error: Exception) -> bytes | None:
         if not isinstance(error, BrokerError):
             error = _bad_field(header) or error
         answer = self._error_answer(header.get("code", 0), error)
@@ -202,8 +218,7 @@ def _bad_field(header: Mapping[str, Any]) -> ProtocolError | None:
         request.from_ext(text_fields(fields))
     except ProtocolError as error:
         return error
-    wrong = [name for name, value in fields.items() if not isinstance(value, str)]
-    return RemoteProtocolError(f"not text: the fields {', '.join(wrong)}") if wrong else None
+    return None
 
 
 @types.coroutine

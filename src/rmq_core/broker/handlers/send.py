@@ -136,7 +136,7 @@ class PlainSends:
             or not key
             or not body
             or not 0 <= queue_id < known.queue_count
-            or batch == "true"
+            or not (batch is None or batch == "false")  # spelled otherwise: the declaration knows
             or broker.busy is not None
             or self._dispatcher.is_going_away
             or _is_special(text)

@@ -63,8 +63,8 @@ def decode_commit(header: dict[str, Any]) -> CommitFields:
             bool(header.get("flag", 0) & ONEWAY_FLAG),
             ext["consumerGroup"],
             ext["topic"],
-            read_int(queue_id, bits=32) if queue_id else None,
-            read_int(offset) if offset else None,
+            None if queue_id in (None, "") else read_int(queue_id, bits=32),
+            None if offset in (None, "") else read_int(offset),
         )
     except (LookupError, TypeError, AttributeError) as error:
         raise RemoteProtocolError(f"a commit without its fields: {error!r}") from None
