@@ -35,7 +35,6 @@ from rmq_spark.compiled import LOOPS
 from rmq_spark.connections import POOL
 from rmq_spark.options import Settings
 from rmq_spark.planner import Loss, LossKind, QueueRange, loss_error
-from rmq_spark.queues import is_deleted
 
 if TYPE_CHECKING:
     from rmq_core.client.queue_client import QueueClient
@@ -150,11 +149,9 @@ def _loss(client: QueueClient, error: OffsetGoneError | BrokerError | NoRouteErr
         if error.available_from > start:
             return Loss(queue, start, min(error.available_from, end), LossKind.DELETED)
         return Loss(queue, start, end, LossKind.ENDS_EARLY)
-    if isinstance(error, NoRouteError):
-        is_gone = is_deleted(client, queue)
-    else:
-        is_gone = error.code == ResponseCode.TOPIC_NOT_EXIST
-    if not is_gone:
+    # A broker knows of a deletion before name servers do.
+    is_gone = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+    if not is_gone and not client.is_gone(queue):
         raise error
     return Loss(queue, start, end, LossKind.QUEUE_GONE)
 

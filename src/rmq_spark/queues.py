@@ -50,11 +50,6 @@ def find_queues(client: QueueClient, settings: Settings, *, refresh: bool = Fals
     return tuple(sorted(found))
 
 
-def is_deleted(client: QueueClient, queue: MessageQueue) -> bool:
-    """Whether a topic without a route was deleted, as its broker lives; otherwise the broker is away with it."""
-    return queue.broker_name in client.brokers()
-
-
 def topics_to_read(client: QueueClient, settings: Settings) -> tuple[str, ...]:
     """The topics that options name or match."""
     if settings.assign:

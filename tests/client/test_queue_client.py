@@ -438,6 +438,24 @@ def test_a_budget_that_is_used_up_ends_with_the_reason(running: Threaded) -> Non
                 list(client.read(QUEUE, 0, 100))
 
 
+def test_a_topic_that_is_gone_is_told_at_once(running: Threaded) -> None:
+    """Unknown to name servers while its broker lives, with a budget of ten minutes; a dead broker's is waited for."""
+    with client_of(running, retry_budget_ms=600_000) as client:
+        with pytest.raises(NoRouteError, match="Never"):
+            list(client.read(MessageQueue("Never", "broker-a", 0), 0, 1))
+        with pytest.raises(NoRouteError, match="broker-z"):
+            client.max_offsets([MessageQueue(TOPIC, "broker-z", 0)])
+        assert client.is_gone(MessageQueue("Never", "broker-a", 0))
+        assert client.is_gone(MessageQueue(TOPIC, "broker-a", 99))
+        assert not client.is_gone(QUEUE)
+        running.stop()
+        assert not client.is_gone(QUEUE)
+    began = time.monotonic()
+    with client_of(running, retry_budget_ms=300) as client, pytest.raises(NoRouteError, match=TOPIC):
+        list(client.read(QUEUE, 0, 1))
+    assert time.monotonic() - began >= 0.3
+
+
 def test_a_broker_that_restarts_is_read_on(running: Threaded) -> None:
     """Stopped and started again on the same files in the middle of a range."""
     running.send(TOPIC, bodies(2_000))

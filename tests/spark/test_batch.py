@@ -364,6 +364,19 @@ def test_a_planned_range_that_was_deleted_is_loss_by_the_option(world: World) ->
     assert list(lenient.read(plans[1][0])) == []
 
 
+def test_a_planned_queue_that_was_taken_away_is_loss_by_the_option(world: World) -> None:
+    """The topic shrinks to one queue between planning and reading: the broker refuses the number of the other."""
+    topic = fill(world, 3, 4)
+    made, lenient = reader(world, topic=topic), reader(world, topic=topic, failOnDataLoss="false")
+    plans = made.partitions(), lenient.partitions()
+    world.topic(name=topic, queues=1)
+    with pytest.raises(SparkRocketMQError, match=rf"{topic}/embedded/1 \[0, 4\): the queue is gone") as error:
+        [list(made.read(each)) for each in plans[0]]
+    assert error.value.condition is Condition.DATA_LOSS
+    found = [row for each in plans[1] for batch in lenient.read(each) for row in batch.to_pylist()]
+    assert sorted(bodies(found)) == [b"0-0", b"0-1", b"0-2"]
+
+
 def test_a_group_ahead_of_its_queue_is_loss_by_the_option(world: World) -> None:
     """C082: progress 9 on a queue of two messages, as after a topic was made again."""
     topic, group = fill(world, 2), world.group()

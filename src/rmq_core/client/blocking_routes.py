@@ -22,10 +22,10 @@ from rmq_core.client.routes import MASTER, BrokerAddress, TopicRoute, topic_rout
 from rmq_core.errors import BrokerError, CallTimeoutError, ClientClosedError, ConnectError, NoRouteError
 from rmq_core.net.blocking import BlockingChannel, OnRequest
 from rmq_core.net.calls import Answer
-from rmq_core.protocol.bodies import TopicRouteData
+from rmq_core.protocol.bodies import ClusterInfo, TopicRouteData
 from rmq_core.protocol.codes import ResponseCode
 from rmq_core.protocol.request import Header, Request
-from rmq_core.protocol.requests import GetRouteinfoByTopic
+from rmq_core.protocol.requests import GetBrokerClusterInfo, GetRouteinfoByTopic
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +176,11 @@ class BlockingRoutes:
             if data.broker_name == broker_name and broker_id in data.broker_addrs:
                 return BrokerAddress(broker_name, broker_id, data.broker_addrs[broker_id])
         return None
+
+    def alive(self) -> dict[str, dict[int, str]]:
+        """The brokers that name servers know to be alive, whatever their topics: addresses by id, by name."""
+        info = ClusterInfo.decode(self.ask(GetBrokerClusterInfo()).body)
+        return {name: dict(data.broker_addrs) for name, data in (info.broker_addr_table or {}).items()}
 
     def replicas(self, topic: str, broker_name: str) -> list[BrokerAddress]:
         """Every process of a broker, the master first, as the topic's last route names them."""

@@ -22,7 +22,7 @@ from rmq_core.client.routes import BrokerAddress
 from rmq_core.errors import BrokerError, NoRouteError, RocketMQError
 from rmq_core.net.blocking import PendingCall
 from rmq_core.net.calls import Answer
-from rmq_core.protocol.bodies import ClusterInfo, SubscriptionData, TopicList
+from rmq_core.protocol.bodies import SubscriptionData, TopicList
 from rmq_core.protocol.codes import ResponseCode
 from rmq_core.protocol.message import (
     TOOLS_GROUP,
@@ -34,7 +34,6 @@ from rmq_core.protocol.message import (
 from rmq_core.protocol.request import Request
 from rmq_core.protocol.requests import (
     GetAllTopicListFromNameserver,
-    GetBrokerClusterInfo,
     GetMaxOffset,
     GetMinOffset,
     PullMessage,
@@ -130,8 +129,18 @@ class QueueClient:
 
     def brokers(self) -> dict[str, dict[int, str]]:
         """The brokers that name servers know to be alive: addresses by id, by name."""
-        info = ClusterInfo.decode(self.routes.ask(GetBrokerClusterInfo()).body)
-        return {name: dict(data.broker_addrs) for name, data in (info.broker_addr_table or {}).items()}
+        return self.routes.alive()
+
+    def is_gone(self, queue: MessageQueue) -> bool:
+        """Whether the queue's broker is alive and has it no more: its topic was deleted, shrunk, or closed to readers.
+
+        Raises ConnectError where no name server answers.
+        """
+        try:
+            is_there = queue in self.queues(queue.topic, refresh=True)
+        except NoRouteError:
+            is_there = False
+        return not is_there and queue.broker_name in self.brokers()
 
     def addresses(self, topics: Collection[str]) -> list[BrokerAddress]:
         """Every process of the brokers of some topics, of those that name servers know.

@@ -7,7 +7,8 @@ Prediction  A pull is sent for the offset at which the one before it will end if
 Bounds      The answers in flight stay below a number of bytes, but one pull is always allowed, and brokers answer
             it with one message at least.
 Faults      A broker that is away or busy is asked again, at its slaves too, until the budget since the last
-            progress is used up. Data that are gone are reported, never skipped.
+            progress is used up. Data that are gone are reported, never skipped; a topic that a living broker has
+            no more is gone at once.
 """
 
 from __future__ import annotations
@@ -348,9 +349,14 @@ class Source:
         self._wait(error)
 
     def lost(self, error: RocketMQError) -> None:
-        """The process does not answer: go on with another. Raises the error where the budget is used."""
+        """The process does not answer, or no route names it: go on with another.
+
+        Raises the error where the budget is used, or where the broker is alive without the topic.
+        """
         was_slave = self.is_slave
         self._broker_id = MASTER
+        if isinstance(error, NoRouteError) and self._is_alive():
+            raise error
         if not was_slave and self._other() is not None:
             self._begin(error)
             logger.warning("%s; reading a slave of %s", error, self._broker_name)
@@ -358,6 +364,13 @@ class Source:
         logger.info("%s; connecting again", error)
         self._wait(error)
         self._refresh()
+
+    def _is_alive(self) -> bool:
+        try:
+            return self._broker_name in self._routes.alive()
+        except RocketMQError as error:  # then nobody can say whether the broker or its topic is away
+            logger.info("%s", error)
+            return False
 
     def lacks(self, reason: str) -> None:
         """It has no answer yet: ask the master, a little later. Raises ConnectError where the budget is used."""
