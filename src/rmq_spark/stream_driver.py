@@ -100,7 +100,8 @@ class StreamDriver:
                     Condition.GROUP_IN_USE,
                     f"group {self.settings.group} has other members: {', '.join(others)}. Push consumers would "
                     "leave a share of the queues to this query, and another query would read them twice. Give this "
-                    "query a group of its own, or set sharedGroup=true to read every queue without being a member",
+                    "query a group of its own, or set sharedGroup=true to read every queue without being a member. "
+                    "Spark reads a stream that is joined with itself as two, which need sharedGroup=true",
                     group=self.settings.group, members=others,
                 )  # fmt: skip
             time.sleep(0.1)

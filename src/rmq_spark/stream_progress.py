@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from rmq_core.client.queue_client import QueueClient
-from rmq_core.errors import RocketMQError
+from rmq_core.errors import BrokerError, RocketMQError
+from rmq_core.protocol.codes import ResponseCode
 from rmq_core.protocol.message import MessageQueue
 from rmq_spark.offsets import QueueOffsets, queue_name
 
@@ -174,6 +175,24 @@ class GroupProgress:
         with self._changed:
             self._resets[queue] = target
 
+    def _commit(
+        self, offsets: QueueOffsets, problems: dict[MessageQueue, RocketMQError]
+    ) -> frozenset[MessageQueue]:
+        """Store offsets; the queues where a reset waits instead."""
+        refused = self._client.commit(offsets, failures=problems)
+        unknown = {queue: offsets[queue] for queue, error in problems.items() if _is_unknown_group(error)}
+        if not unknown:
+            return refused
+        # Brokers begin a group at its first heartbeat or pull, and with sharedGroup there may have been none.
+        for queue in {queue.broker_name: queue for queue in unknown}.values():
+            try:
+                self._client.take_reset(queue)
+            except RocketMQError as error:
+                _log.info("broker %s begins no group: %s", queue.broker_name, error)
+        for queue in unknown:
+            del problems[queue]
+        return refused | self._client.commit(unknown, failures=problems)
+
     def _store(
         self,
         positions: QueueOffsets,
@@ -190,7 +209,7 @@ class GroupProgress:
             if theirs is None or ours > theirs or (queue in may_lower and ours != theirs):
                 offsets[queue] = ours
         problems: dict[MessageQueue, RocketMQError] = {}
-        refused = self._client.commit(offsets, failures=problems) if offsets else frozenset()
+        refused = self._commit(offsets, problems) if offsets else frozenset()
         failures.update(problems)
         for queue in refused:
             theirs = stored[queue]
@@ -210,3 +229,7 @@ class GroupProgress:
                 self._known[queue] = (offsets[queue], self._known[queue][1])
         with self._changed:
             self._may_lower -= done & may_lower
+
+
+def _is_unknown_group(error: RocketMQError) -> bool:
+    return isinstance(error, BrokerError) and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

@@ -439,7 +439,7 @@ def test_a_budget_that_is_used_up_ends_with_the_reason(running: Threaded) -> Non
 
 
 def test_a_topic_that_is_gone_is_told_at_once(running: Threaded) -> None:
-    """Unknown to name servers while its broker lives, with a budget of ten minutes; a dead broker's is waited for."""
+    """Unknown to name servers while its broker lives, with a long budget; a dead broker's is waited for."""
     with client_of(running, retry_budget_ms=600_000) as client:
         with pytest.raises(NoRouteError, match="Never"):
             list(client.read(MessageQueue("Never", "broker-a", 0), 0, 1))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rmq_core import embedded
+from rmq_spark import stream_driver
 from support.spark_world import World
+from support.stream_query import TOPIC, Query
+from support.threaded import Threaded, threaded_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,3 +69,31 @@ def world() -> Iterator[World]:
         made = World(mq)
         yield made
         made.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals that tests would have to wait for."""
+    monkeypatch.setattr(stream_driver, "DISCOVERY_S", 0.1)
+    monkeypatch.setattr(stream_driver, "SCAN_S", 0.1)
+    monkeypatch.setattr(stream_driver, "LEAVING_S", 0.3)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Threaded]:
+    with threaded_cluster(tmp_path) as cluster:
+        cluster.create_topic(TOPIC, queues=2)
+        yield cluster
+
+
+@pytest.fixture
+def query(running: Threaded) -> Iterator[Callable[..., Query]]:
+    made: list[Query] = []
+
+    def make(cluster: Threaded | None = None, **options: Any) -> Query:
+        made.append(Query(cluster or running, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.reader.stop()

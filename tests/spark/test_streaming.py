@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from rmq_core.errors import BrokerError
 from rmq_core.protocol import requests as r
 from rmq_core.protocol.bodies import ConsumerConnection
 from support.spark_world import World, bodies_of, broker_of_its_own, eventually
+from support.threaded import Threaded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,6 +248,76 @@ def test_queues_and_topics_that_come_are_read_from_their_start(
 
 
 # Progress and errors
+
+
+def test_an_idle_query_writes_nothing_and_stops_while_its_broker_hangs(
+    spark: SparkSession, running: Threaded, tmp_path: Path
+) -> None:
+    """A pattern from `latest` behind an old message: three rows are counted as three, then nothing comes, and then
+    the broker takes requests without an answer; the process that planned is gone with the query (C064, C066, C219).
+    """
+    cluster = running
+    cluster.send("Orders", [b"old"])
+    with cluster.proxy() as proxy:
+        options = {
+            "nameServer": cluster.name_server, "subscribePattern": "Ord.*", "startingOffsets": "latest",
+            "brokerAddressMap": f"{cluster.broker.address}={proxy.address}", "group": "idle",
+        }  # fmt: skip
+        rows = spark.readStream.format("rocketmq").options(**options).load()
+        before = planners()
+        spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
+        try:
+            query = to_parquet(rows, tmp_path / "query")
+            eventually(lambda: query.recentProgress, "the first batch")
+            assert planners() > before
+            cluster.send("Orders", [b"1", b"2", b"3"])
+            eventually(lambda: written(tmp_path / "query") == ["1", "2", "3"], "the rows")
+            log = tmp_path / "query" / "checkpoint" / "offsets"
+            offsets = sorted(path.name for path in log.iterdir())
+            threading.Event().wait(3)
+            assert sorted(path.name for path in log.iterdir()) == offsets
+            assert sum(each["numInputRows"] for each in query.recentProgress) == 3
+            proxy.stall()
+        finally:
+            query.stop()
+            spark.conf.unset("spark.sql.streaming.stopTimeout")
+        eventually(lambda: planners() <= before, "the planning process is gone", timeout_s=20)
+
+
+def planners() -> set[int]:
+    """Processes below this one that answer Spark's questions about streaming sources."""
+    parents: dict[int, tuple[int, str]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = parent, (folder / "cmdline").read_text()
+    found: set[int] = set()
+    for process, (above, command) in parents.items():
+        while above in parents and above != os.getpid():
+            above = parents[above][0]  # noqa: PLW2901
+        if above == os.getpid() and "streaming" in command:
+            found.add(process)
+    return found
+
+
+def test_a_self_join_reads_the_stream_as_two_sources(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    """Four messages: each branch is a source with a place in the offset log, and a stranger in a group (C212)."""
+    topic, group = world.topic(queues=1), world.fresh("join")
+    world.send(topic, texts(1, 2, 3, 4), queue=0)
+
+    def joined(folder: Path, **options: str) -> StreamingQuery:
+        rows = stream(spark, world, topic, group=group, **options).select("body", "queueOffset")
+        both = rows.join(rows.withColumnRenamed("body", "other"), "queueOffset").select("body")
+        return to_parquet(both, folder, availableNow=True)
+
+    with pytest.raises(StreamingQueryException, match="joined with itself"):
+        joined(tmp_path / "one").awaitTermination(60)
+    query = finish(joined(tmp_path / "two", sharedGroup="true"))
+    assert written(tmp_path / "two") == texts(1, 2, 3, 4)
+    assert sum(each["numInputRows"] for each in query.recentProgress) == 8
+    for path in (tmp_path / "two" / "checkpoint" / "offsets").glob("[0-9]*"):
+        assert len(path.read_text().splitlines()) == 4  # version, the query's own line, two sources
+    assert progress(world, group, topic, 1) == {"0": 4}
 
 
 def test_progress_shows_true_lag(spark: SparkSession, world: World, tmp_path: Path) -> None:

@@ -72,6 +72,13 @@ class Threaded:
         )
         self.do(self.client(number).call(request))
 
+    def delete_topic(self, name: str, *, number: int = 0) -> None:
+        """Take a topic from a broker and from the name servers, as tools do."""
+        self.do(self.client(number).call(r.DeleteTopicInBroker(name)))
+        for each in range(len(self.cluster.name_servers)):
+            names = self.do(_made(lambda each=each: self.cluster.name_client(each)))  # type: ignore[misc]
+            self.do(names.call(r.DeleteTopicInNamesrv(name)))
+
     def send(
         self, topic: str, bodies: list[bytes], *, queue_id: int = 0, tags: list[str] | None = None, number: int = 0
     ) -> None:

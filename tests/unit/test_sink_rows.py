@@ -289,7 +289,7 @@ def test_equal_sharding_keys_share_a_queue_as_in_java() -> None:
 
 
 def test_a_queue_id_beats_a_sharding_key() -> None:
-    """Every row says queue 2 and names a key of another queue."""
+    """C189: every row says queue 2 and names a key of another queue."""
     sink = Sink(["body", "queueId", "shardingKey"])
     assert {queue.queue_id for queue, _ in sink.messages(bodies(50), [2] * 50, ["a"] * 50)} == {2}
 
@@ -411,7 +411,7 @@ def test_counting_takes_eight_bytes_for_each_row() -> None:
     ],
 )  # fmt: skip
 def test_a_row_that_is_no_message_is_named(names: list[str], columns: list[list[Any]], said: str) -> None:
-    """Puts one wrong value among right ones: the error must say column, value and row, and nothing may be made."""
+    """C183: one wrong value among right ones; the error must say column, value and row, and nothing may be made."""
     sink = Sink(names)
     with pytest.raises(SparkRocketMQError, match=said) as caught:
         sink.requests(*columns)
@@ -452,6 +452,7 @@ def test_the_topic_of_the_option_beats_the_column() -> None:
         ([("body", t.IntegerType())], {}, "column body is int, and must be binary or string"),
         ([("topic", t.IntegerType())], {}, "column topic is int, and must be string"),
         ([("tags", t.IntegerType())], {}, "column tags is int, and must be string"),
+        ([("keys", t.IntegerType())], {}, "column keys is int, and must be string"),
         ([("keys", t.ArrayType(t.StringType()))], {}, "column keys is array<string>, and must be string"),
         ([("queueId", t.StringType())], {}, "column queueId is string, and must be int"),
         ([("delayTimeLevel", t.LongType())], {}, "column delayTimeLevel is bigint, and must be int"),
@@ -469,7 +470,7 @@ def test_the_topic_of_the_option_beats_the_column() -> None:
 def test_wrong_columns_are_refused_before_anything_is_sent(
     fields: list[tuple[str, t.DataType]], options: dict[str, str], said: str
 ) -> None:
-    """Each case is one wrong or missing column beside a right body."""
+    """C176, C177: each case is one wrong or missing column beside a right body."""
     has_body = any(name.startswith("bod") or name == "text" for name, _ in fields)
     given = fields if has_body else [("body", t.StringType()), *fields]
     schema = t.StructType([t.StructField(name, kind) for name, kind in given])

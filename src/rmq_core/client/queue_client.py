@@ -132,7 +132,7 @@ class QueueClient:
         return self.routes.alive()
 
     def is_gone(self, queue: MessageQueue) -> bool:
-        """Whether the queue's broker is alive and has it no more: its topic was deleted, shrunk, or closed to readers.
+        """Whether its broker is alive and has it no more: the topic was deleted, shrunk, or closed to readers.
 
         Raises ConnectError where no name server answers.
         """
