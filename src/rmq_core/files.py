@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import TypeVar
 
 from rmq_core.errors import RocketMQError
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 def replace_file(path: str | Path, data: bytes) -> None:
     """Make data the content of path, durably; after a crash there is either the old content or the new.
 
-    Raises OSError; the old content is still there then.
+    One caller at a time for each path. Raises OSError; the old content is still there then.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,17 +49,25 @@ def _sync_directory(path: Path) -> None:
 def read_or_backup(path: str | Path, parse: Callable[[bytes], T]) -> T | None:
     """Parse the file, or its .bak where that fails; None where neither exists.
 
+    A file that its backup stands in for is put aside as .damaged: the next write must not make it the backup.
     Raises RocketMQError where what exists cannot be read.
     """
     path = Path(path)
+    backup = path.with_name(path.name + ".bak")
     problem = None
-    for candidate in (path, path.with_name(path.name + ".bak")):
+    for candidate in (path, backup):
         try:
-            return parse(candidate.read_bytes())
+            parsed = parse(candidate.read_bytes())
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RocketMQError) as error:
             problem = problem or f"{candidate} cannot be read: {error}"
+        else:
+            if candidate is backup:
+                log.error("%s: %s takes its place", problem or f"{path} is missing", backup)
+                with contextlib.suppress(OSError):
+                    path.replace(path.with_name(path.name + ".damaged"))
+            return parsed
     if problem is not None:
         raise RocketMQError(problem)
     return None

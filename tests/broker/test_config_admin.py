@@ -136,7 +136,7 @@ def test_a_change_counts_for_topics_that_were_sent_to_before(tmp_path: Path) -> 
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """The change holds until the next start, and the caller knows."""
+    """The change holds until the next start, and the caller knows; asked again, it is written."""
 
     async def main() -> None:
         folder = tmp_path / "conf"
@@ -147,6 +147,26 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
             with pytest.raises(BrokerError, match="until the next start only"):
                 await client.call(r.UpdateBrokerConfig(), b"maxMessageSize=100")
             assert (await shown(client))["maxMessageSize"] == "100"
+            (folder / "broker.conf").rmdir()
+            assert await update(client, "maxMessageSize=100") == 0
+            assert read_properties(folder / "broker.conf") == {"maxMessageSize": "100"}
+
+    run(main())
+
+
+def test_changes_at_one_time_are_all_kept_in_the_file(tmp_path: Path) -> None:
+    """Each is written beside the loop, into the file that the one before left."""
+    names = ("maxMessageSize", "forwardTimeout", "shortPollingTimeMills", "splitMetadataSize")
+
+    async def main() -> None:
+        file = tmp_path / "broker.conf"
+        file.write_text("brokerName=broker-a\n")
+        async with broker_cluster(tmp_path, broker_config_path=str(file)) as cluster:
+            clients = [cluster.client() for _ in names]
+            for value in range(3100, 3120):
+                changes = (update(*each) for each in zip(clients, (f"{n}={value}" for n in names), strict=True))
+                assert await asyncio.gather(*changes) == [0] * len(names)
+                assert read_properties(file) == {"brokerName": "broker-a", **dict.fromkeys(names, str(value))}
 
     run(main())
 

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from rmq_core.clock import ManualClock
-from rmq_core.config import NamesrvSettings, ServerSettings
+from rmq_core.config import NamesrvSettings, ServerSettings, read_properties
 from rmq_core.errors import BrokerError, RocketMQError
 from rmq_core.namesrv.app import NameServer
 from rmq_core.net.channel import Channel
@@ -310,7 +310,8 @@ def test_key_value_settings_survive_a_restart(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:20])
     server = NameServer(NamesrvSettings(kv_config_path=str(path)))
     assert server.kv.get("ORDER_TOPIC_CONFIG", "A") == "broker-a:4"
-    path.with_name("kvConfig.json.bak").write_text("garbage")
+    for torn in (path, path.with_name("kvConfig.json.bak")):
+        torn.write_bytes(b"")
     with pytest.raises(RocketMQError, match=r"kvConfig.json cannot be read"):
         NameServer(NamesrvSettings(kv_config_path=str(path)))
 
@@ -333,6 +334,20 @@ def test_settings_change_at_run_time_and_are_stored(tmp_path: Path) -> None:
                 with pytest.raises(BrokerError) as caught:
                     await ask(server, r.UpdateNamesrvConfig(), body)
                 assert caught.value.code == code
+
+    run(main())
+
+
+def test_settings_changed_at_one_time_are_all_stored(tmp_path: Path) -> None:
+    """Each is written beside the loop, into the file that the one before left."""
+    names = ("orderMessageEnable", "enableTopicList", "enableAllTopicList", "notifyMinBrokerIdChanged")
+
+    async def main() -> None:
+        async with name_servers(tmp_path) as (server,):
+            for value in ("false", "true") * 10:
+                bodies = [f"{name}={value}\n".encode() for name in names]
+                await asyncio.gather(*(ask(server, r.UpdateNamesrvConfig(), body) for body in bodies))
+            assert read_properties(tmp_path / "namesrv-0" / "ns.properties") == dict.fromkeys(names, "true")
 
     run(main())
 

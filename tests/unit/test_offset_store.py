@@ -133,6 +133,7 @@ def test_a_damaged_file_gives_way_to_the_one_before(tmp_path: Path) -> None:
     asyncio.run(main())
     path.write_bytes(path.read_bytes()[:-5])
     assert stored(path, FIRST) == [1]
+    path.write_bytes(b"{")
     path.with_name("offsets.json.bak").write_bytes(b"{")
     with pytest.raises(RocketMQError, match=r"offsets\.json cannot be read"):
         loaded(path)

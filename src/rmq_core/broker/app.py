@@ -284,12 +284,21 @@ class BrokerApp:
         await broker.schedule.stop()
         await broker.stop_work()
         if self.port:  # it has served: what it knows is worth keeping
+            await self._settle()
             await broker.run(self._persist)
         await broker.run(broker.store.close)
         await broker.run(self._loop_cache.stop)
         broker.close_pool()
         if self.name_server is not None:
             await self.name_server.close(drain_ms=drain_ms)
+
+    async def _settle(self) -> None:
+        """Groups that heartbeats made are still being written, and what could not be written is tried again."""
+        for table in (self.broker.topics, self.broker.groups):
+            try:
+                await table.settled()
+            except OSError as error:
+                log.error("%s cannot be saved: %s", type(table).__name__, error)
 
     def _persist(self) -> None:
         broker = self.broker

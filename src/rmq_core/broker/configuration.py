@@ -7,9 +7,10 @@ Crash     The file is replaced as a whole, with the one before as .bak; comments
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,9 @@ class Configuration:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.version = next_version(DataVersion(0, 0, 0))
+        self._storing = asyncio.Lock()
+        self._unstored: dict[str, str] = {}
+        """Changes that the file does not have yet."""
         self.cold_read_limits: dict[str, int] = {}
         """Bytes a second that groups may read of old messages: kept and shown, since tools set it."""
 
@@ -67,23 +71,34 @@ class Configuration:
             changed = update_all(wanted, broker.settings, broker.store_settings, broker.server_settings)
         except ConfigError as error:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        if not changed:
-            return
+        self._unstored |= {name: wanted[name] for name in changed}
+        if changed:
+            self._announce(changed, wanted)
+        if self._unstored:
+            await self._store()
+
+    def _announce(self, changed: Iterable[str], wanted: Mapping[str, str]) -> None:
+        broker = self._broker
         self.version = next_version(self.version)
         for name in changed:
             log.info("the setting %s is now %s", name, wanted[name])
         if PERMISSION in changed:
             broker.topics.touch()
             broker.begin(broker.registration.register_all())
-        await self._store({name: wanted[name] for name in changed})
 
-    async def _store(self, changes: dict[str, str]) -> None:
+    async def _store(self) -> None:
         file = self._broker.settings.broker_config_path
         if file is None:
-            log.warning("there is no settings file: %s changed until the next start only", ", ".join(changes))
+            names = ", ".join(self._unstored)
+            log.warning("there is no settings file: %s changed until the next start only", names)
+            self._unstored.clear()
             return
         try:
-            await self._broker.run(store_changes, expand_path(file), changes)
+            async with self._storing:  # each change goes into the file that the one before left
+                changes = dict(self._unstored)
+                if changes:
+                    await self._broker.run(store_changes, expand_path(file), changes)
+                self._unstored = {key: each for key, each in self._unstored.items() if changes.get(key) != each}
         except (OSError, ConfigError) as error:
             remark = f"changed until the next start only: the settings file cannot be written: {error}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark) from None

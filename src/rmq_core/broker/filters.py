@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,7 @@ class ConsumerFilterManager:
         self._by_topic: dict[str, dict[str, ConsumerFilterData]] = {}
         self._by_group: dict[str, dict[str, ConsumerFilterData]] = {}
         self._is_changed = False
+        self._writing = threading.Lock()
 
     # Registration
 
@@ -293,14 +295,15 @@ class ConsumerFilterManager:
 
     def persist(self) -> None:
         """Write the file if anything has changed. Raises OSError; it is tried again the next time."""
-        if not self._is_changed:
-            return
-        self._is_changed = False
-        try:
-            replace_file(self._path, self.encode())
-        except OSError:
-            self._is_changed = True
-            raise
+        with self._writing:
+            if not self._is_changed:
+                return
+            self._is_changed = False
+            try:
+                replace_file(self._path, self.encode())
+            except OSError:
+                self._is_changed = True
+                raise
 
 
 def _may_pass(data: ConsumerFilterData, bloom: BloomFilter, code: int, unit: ExtUnit | None) -> bool:

@@ -38,6 +38,11 @@ def group_config(name: str) -> SubscriptionGroupConfig:
     )
 
 
+def _saved(writing: asyncio.Future[None]) -> None:
+    if not writing.cancelled() and writing.exception() is not None:
+        log.error("the groups cannot be saved: %s", writing.exception())
+
+
 class Groups:
     """All subscription groups of a broker."""
 
@@ -48,7 +53,6 @@ class Groups:
         self.forbidden: dict[str, dict[str, int]] = {}
         """Group → topic → bits."""
         self.data_version = DataVersion(0, 0, 0)
-        self._saving: set[asyncio.Task[None]] = set()
 
     def load(self) -> None:
         """Read the file and add the built-in groups. Raises RocketMQError where it is unreadable."""
@@ -85,33 +89,20 @@ class Groups:
         if config is None and self.may_create(name):
             config = self.table[name] = group_config(name)
             self.data_version = next_version(self.data_version)
-            self._save_behind()
+            self._file.begin().add_done_callback(_saved)
         return config
 
     async def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
         """The same, durable when this returns."""
-        known = self.table.get(name)
-        if known is not None:
-            return known
         config = self.find_or_begin(name)
         if config is not None:
-            await self._file.save()
+            await self._file.settled()
         return config
-
-    def _save_behind(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._file.save())
-        self._saving.add(task)
-        task.add_done_callback(self._saved)
-
-    def _saved(self, task: asyncio.Task[None]) -> None:
-        self._saving.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("the groups cannot be saved: %s", task.exception())
 
     async def update(self, config: SubscriptionGroupConfig) -> None:
         """Make a group, or change it to this; durable when this returns."""
-        before = self.table.get(config.group_name)
-        if before == config:
+        if self.table.get(config.group_name) == config:
+            await self._file.settled()
             return
         self.table[config.group_name] = config
         self.data_version = next_version(self.data_version)
@@ -120,6 +111,7 @@ class Groups:
     async def delete(self, name: str) -> None:
         """Forget a group; durable when this returns."""
         if self.table.pop(name, None) is None:
+            await self._file.settled()
             return
         self.forbidden.pop(name, None)
         self.data_version = next_version(self.data_version)
@@ -144,6 +136,6 @@ class Groups:
         """The whole table."""
         return SubscriptionGroupWrapper(dict(self.table), self.data_version, dict(self.forbidden))
 
-    def save_now(self) -> None:
-        """Write the file on this thread. Raises OSError."""
-        self._file.save_now()
+    async def settled(self) -> None:
+        """Return when all changes are durable. Raises OSError."""
+        await self._file.settled()

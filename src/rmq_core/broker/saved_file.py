@@ -29,6 +29,7 @@ class SavedFile:
         self._run = run
         self._next: asyncio.Future[None] | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._has_failed = False
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
         """The table as it was saved; None where it never was.
@@ -37,13 +38,22 @@ class SavedFile:
         """
         return read_or_backup(self.path, parse)
 
-    async def save(self) -> None:
-        """Return when the table as it is now is durable. Raises OSError."""
+    def begin(self) -> asyncio.Future[None]:
+        """Have the table written; the future is done when it is durable as it is now, or has the OSError."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
             if self._writing is None:
                 self._writing = asyncio.get_running_loop().create_task(self._write())
-        await asyncio.shield(self._next)
+        return self._next
+
+    async def save(self) -> None:
+        """Return when the table as it is now is durable. Raises OSError."""
+        await asyncio.shield(self.begin())
+
+    async def settled(self) -> None:
+        """Return when what others changed is durable too. Raises OSError."""
+        if self._writing is not None or self._has_failed:
+            await self.save()
 
     async def _write(self) -> None:
         try:
@@ -52,13 +62,11 @@ class SavedFile:
                 try:
                     await self._run(replace_file, self.path, self._encode())
                 except Exception as error:  # those who wait decide what it means
+                    self._has_failed = True
                     waiting.set_exception(error)
                     waiting.exception()  # it has been seen, even if nobody waits any more
                 else:
+                    self._has_failed = False
                     waiting.set_result(None)
         finally:
             self._writing = None
-
-    def save_now(self) -> None:
-        """The same on this thread, for the end of a program. Raises OSError."""
-        replace_file(self.path, self._encode())

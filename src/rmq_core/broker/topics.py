@@ -8,6 +8,7 @@ Known     Every change is registered with the name servers; creation waits for t
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -38,6 +39,8 @@ from rmq_core.protocol.message import (
     is_system_topic,
     retry_topic,
 )
+
+log = logging.getLogger(__name__)
 
 READ_WRITE: Final = int(Permission.READ | Permission.WRITE)
 UNIT_SUBSCRIPTION: Final = 2
@@ -219,8 +222,11 @@ class Topics:
 
     async def delete(self, name: str) -> None:
         """Forget a topic; durable when this returns. Its messages and offsets are the caller's to remove."""
+        while (under_way := self._creating.get(name)) is not None:
+            await asyncio.wait([under_way[1]])  # whether or not it comes to be
         config = self.table.pop(name, None)
         if config is None:
+            await self._file.settled()
             return
         self.data_version = next_version(self.data_version)
         try:
@@ -239,6 +245,7 @@ class Topics:
                 changed = True
         if changed:
             self.data_version = next_version(self.data_version)
+            self._file.begin().add_done_callback(_saved)
 
     def touch(self) -> None:
         """Make name servers take the table anew: what they must know beside it has changed."""
@@ -254,6 +261,11 @@ class Topics:
         creating = {name: config for name, (config, _) in self._creating.items()}
         return TopicConfigSerializeWrapper(self.table | creating, self.data_version).encode(standard=True)
 
-    def save_now(self) -> None:
-        """Write the file on this thread. Raises OSError."""
-        self._file.save_now()
+    async def settled(self) -> None:
+        """Return when all changes are durable. Raises OSError."""
+        await self._file.settled()
+
+
+def _saved(writing: asyncio.Future[None]) -> None:
+    if not writing.cancelled() and writing.exception() is not None:
+        log.error("the topics cannot be saved: %s", writing.exception())

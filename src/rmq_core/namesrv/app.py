@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from pathlib import Path
@@ -45,6 +46,7 @@ class NameServer:
         """The port it listens on, once started."""
         self._started_ms = self.clock.monotonic_ms()
         self._scan: Timer | None = None
+        self._storing = asyncio.Lock()
         self._server = Server(
             Dispatcher(self, handlers_in(handlers), calls_served_max=self.server_settings.calls_in_flight_max),
             server_options(self.server_settings),
@@ -77,8 +79,12 @@ class NameServer:
         """All settings as properties text."""
         return format_properties(self.server_settings.to_properties() | self.settings.to_properties())
 
-    def store_settings(self, changes: dict[str, str]) -> None:
+    async def store_settings(self, changes: dict[str, str]) -> None:
         """Write changed settings to the settings file, so that they hold after a restart. Raises OSError."""
+        async with self._storing:  # each change goes into the file that the one before left
+            await asyncio.to_thread(self._store_settings, changes)
+
+    def _store_settings(self, changes: dict[str, str]) -> None:
         path = Path(expand_path(self.settings.config_store_path))
         stored = {}
         with contextlib.suppress(ConfigError):

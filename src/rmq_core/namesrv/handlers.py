@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import zlib
 from dataclasses import replace
@@ -265,5 +264,5 @@ async def update_namesrv_config(ns: NameServer, call: Call[r.UpdateNamesrvConfig
     except ConfigError as error:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
     if changed:
-        await asyncio.to_thread(ns.store_settings, {name: changes[name] for name in changed})
+        await ns.store_settings({name: changes[name] for name in changed})
     return DONE

@@ -55,7 +55,7 @@ class KvSettings:
 
 
 def _parse(data: bytes) -> Table:
-    value = fastjson.loads(data) if data.strip() else {}
+    value = fastjson.loads(data)
     table = value.get("configTable") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(table or {}, dict):
         raise RemoteProtocolError("not a table of settings")
