@@ -17,7 +17,7 @@ import pytest
 
 import rmq_core
 from rmq_core.client.blocking.lite_pull import LitePullConsumer
-from rmq_core.client.pull_role import Assignment
+from rmq_core.client.pull_options import Assignment
 from rmq_core.errors import ClientClosedError, ClientError, ForkedError
 from support.pulling import GROUP, TOPIC, bodies, numbered, queue, stored_progress
 from support.threaded import Threaded, threaded_cluster, until

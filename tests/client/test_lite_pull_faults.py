@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmq_core.client.lite_pull import LitePullConsumer
-from rmq_core.client.pull_role import Assignment
+from rmq_core.client.pull_options import Assignment
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.errors import BrokerError
 from rmq_core.protocol import requests as r

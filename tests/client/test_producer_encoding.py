@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_core.client.producer_options import producer_options
+from rmq_core.client.options import own_options
+from rmq_core.client.producer_options import ProducerOptions
 from rmq_core.client.selectors import at_random, by_hash, java_hash, sharded_index
 from rmq_core.client.send_results import SendStatus
 from rmq_core.client.sending import (
@@ -277,4 +278,4 @@ def test_answers_are_read_and_bad_ones_told_from_refusals() -> None:
 def test_a_wrong_argument_of_a_producer_is_named(arguments: Any, error: type[Exception], says: str) -> None:
     """Gives each argument a value that cannot be used, and one that does not exist."""
     with pytest.raises(error, match=says):
-        producer_options(arguments)
+        own_options(ProducerOptions, arguments)

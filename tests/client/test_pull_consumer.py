@@ -12,7 +12,7 @@ import pytest
 
 from rmq_core.client.blocking.pull_consumer import PullConsumer as BlockingPullConsumer
 from rmq_core.client.pull_consumer import PullConsumer
-from rmq_core.client.pull_role import Assignment
+from rmq_core.client.pull_options import Assignment
 from rmq_core.client.pulls import PullStatus
 from rmq_core.errors import BrokerError, ClientClosedError, ClientError, ConnectError, NoRouteError
 from rmq_core.protocol import requests as r

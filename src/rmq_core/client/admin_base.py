@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, S
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
+from rmq_core.client.arguments import whole_number
 from rmq_core.client.instance import ClientInstance, acquire, release
-from rmq_core.client.options import ClientArguments, ClientOptions, client_options
+from rmq_core.client.options import ClientArguments, ClientOptions, client_options, shows
 from rmq_core.client.routes import MASTER, BrokerAddress
 from rmq_core.errors import BrokerError, ClientClosedError, ClientError, NoRouteError, RocketMQError
 from rmq_core.net.calls import Answer
@@ -43,8 +44,7 @@ T = TypeVar("T")
 
 def admin_options(timeout_ms: int, client: ClientArguments) -> ClientOptions:
     """Check the arguments of an Admin. Raises TypeError and ValueError naming the argument."""
-    if not isinstance(timeout_ms, int) or timeout_ms <= 0:
-        raise ValueError(f"timeout_ms must be a positive number, not {timeout_ms!r}")
+    whole_number("timeout_ms", timeout_ms)
     return client_options(client)
 
 
@@ -66,6 +66,7 @@ class SomeBrokersFailedError(ClientError):
 class AdminBase:
     """Opens at first use, and closes once."""
 
+    @shows(ClientArguments)
     def __init__(self, *, timeout_ms: int = TIMEOUT_MS, **client: Unpack[ClientArguments]) -> None:
         self._options = admin_options(timeout_ms, client)
         self._timeout_ms = timeout_ms

@@ -15,18 +15,18 @@ import logging
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Self, Unpack
 
 from rmq_core.client import queue_offsets
-from rmq_core.client.allocate import Allocate, allocate_strategy
+from rmq_core.client.arguments import whole_number
+from rmq_core.client.consumer_options import consumer_options
 from rmq_core.client.instance import acquire, release
-from rmq_core.client.lite_role import LiteRole, LiteSettings, OnQueues
-from rmq_core.client.options import ClientArguments, client_options
-from rmq_core.client.pull_queue import CacheLimits, Taken
-from rmq_core.client.pull_role import OnAssignment, checked_broadcasting, checked_positive, checked_queues
-from rmq_core.client.queue_offsets import StartFrom
+from rmq_core.client.lite_role import LiteRole, OnQueues
+from rmq_core.client.options import shows
+from rmq_core.client.pull_options import LiteArguments, LiteOptions
+from rmq_core.client.pull_queue import Taken
+from rmq_core.client.pull_role import checked_queues
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.client.subscriptions import subscription
 from rmq_core.errors import ClientClosedError, ClientError, NoRouteError
@@ -34,64 +34,16 @@ from rmq_core.protocol.filter import ALL_TAGS
 from rmq_core.protocol.message import MessageQueue
 
 logger = logging.getLogger(__name__)
-SUSPEND_MS: Final = 20_000
 
 
 class LitePullConsumer:
     """Reads topics as a member of a group, or the queues it is told to."""
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        auto_commit: bool = True,
-        start_from: StartFrom = "latest",
-        broadcasting: bool = False,
-        offset_dir: str | Path | None = None,
-        allocate: str | Allocate = "average",
-        on_assignment: OnAssignment | None = None,
-        pull_batch_size: int = 32,
-        suspend_ms: int = SUSPEND_MS,
-        cache_count_max: int = 10_000,
-        cache_size_max_bytes: int = 256 << 20,
-        queue_cache_count_max: int = 1_000,
-        queue_cache_size_max_bytes: int = 100 << 20,
-        span_max: int = 2_000,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        """What the arguments mean:
-
-        start_from       where a group begins on a queue it has no progress of: "latest", "earliest" or a datetime
-        broadcasting     read every queue, whoever else is in the group; progress is kept in a file under offset_dir
-        allocate         how members divide the queues: a name of rmq_core.client.allocate, or a function
-        on_assignment    called with an Assignment when queues come and go; may seek in those given, and commit
-        pull_batch_size  messages asked for at once
-        suspend_ms       how long a broker may hold a pull that finds nothing
-        cache_…          what is fetched ahead at most, over all queues and per queue
-        span_max         how far apart, in offsets, messages of a queue that are fetched ahead may be
-        """
-        if on_assignment is not None and not callable(on_assignment):
-            raise TypeError("on_assignment must be a function")
-        options = client_options(client)
+    @shows(LiteArguments, LiteOptions)
+    def __init__(self, group: str, **arguments: Unpack[LiteArguments]) -> None:
+        own, options = consumer_options(LiteOptions, arguments)
         self._options = options
-        settings = LiteSettings(
-            auto_commit=bool(auto_commit),
-            start_from=queue_offsets.checked_start_from(start_from),
-            broadcasting=checked_broadcasting(broadcasting, options),
-            offset_dir=offset_dir,
-            allocate=allocate_strategy(allocate),
-            on_assignment=on_assignment,
-            pull_batch_size=checked_positive("pull_batch_size", pull_batch_size),
-            suspend_ms=checked_positive("suspend_ms", suspend_ms, low=0),
-            limits=CacheLimits(
-                count_max=checked_positive("cache_count_max", cache_count_max),
-                size_max_bytes=checked_positive("cache_size_max_bytes", cache_size_max_bytes),
-                queue_count_max=checked_positive("queue_cache_count_max", queue_cache_count_max),
-                queue_size_max_bytes=checked_positive("queue_cache_size_max_bytes", queue_cache_size_max_bytes),
-                span_max=checked_positive("span_max", span_max),
-            ),
-        )
-        self._role = LiteRole(group, options, settings)
+        self._role = LiteRole(group, options, own)
         self._group = group
         self._opening = asyncio.Lock()
         self._closing = asyncio.Lock()
@@ -235,8 +187,8 @@ class LitePullConsumer:
 
         What the last poll() gave is done now.
         """
-        checked_positive("timeout_ms", timeout_ms, low=0)
-        checked_positive("count_max", count_max)
+        whole_number("timeout_ms", timeout_ms, low=0)
+        whole_number("count_max", count_max)
         role = await self._readable()
         finished, self._polled = self._polled, []
         for each in finished:
@@ -277,7 +229,7 @@ class LitePullConsumer:
     ) -> None:
         """commit() for readers that keep what they hold themselves, and up to where it is done."""
         for queue, offset in (offsets or {}).items():
-            checked_positive(f"the offset of {queue}", offset, low=0)
+            whole_number(f"the offset of {queue}", offset, low=0)
         role = await self._use()
         if offsets is not None:
             places = {role.loop(queue).state.wire: offset for queue, offset in offsets.items()}
@@ -307,7 +259,7 @@ class LitePullConsumer:
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on there. Raises ValueError where the queue has no such offset, ClientError where it is not ours."""
-        checked_positive("offset", offset, low=0)
+        whole_number("offset", offset, low=0)
         role = await self._use()
         wire = role.loop(queue).state.wire
         lowest = await queue_offsets.min_offset(role.instance, wire)

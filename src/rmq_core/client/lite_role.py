@@ -13,18 +13,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeAlias
 
-from rmq_core.client.allocate import Allocate
 from rmq_core.client.instance import ClientInstance
 from rmq_core.client.offset_store import OffsetStore
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull_loop import PullLoop
-from rmq_core.client.pull_queue import Cache, CacheLimits, PulledQueue, Taken, take_in_turn
-from rmq_core.client.pull_role import OnAssignment, PullRole, queue_info, tell
+from rmq_core.client.pull_options import LiteOptions
+from rmq_core.client.pull_queue import Cache, PulledQueue, Taken, take_in_turn
+from rmq_core.client.pull_role import PullRole, queue_info, tell
 from rmq_core.client.pulls import PullRouter
-from rmq_core.client.queue_offsets import StartFrom, start_offset
+from rmq_core.client.queue_offsets import start_offset
 from rmq_core.client.rebalance import owned_queues
 from rmq_core.client.received import bare_name
 from rmq_core.client.routes import TopicRoute
@@ -37,21 +36,6 @@ logger = logging.getLogger(__name__)
 OnQueues: TypeAlias = Callable[[str, list[MessageQueue]], Awaitable[None] | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiteSettings:
-    """The arguments of a lite pull consumer, checked."""
-
-    auto_commit: bool
-    start_from: StartFrom
-    broadcasting: bool
-    offset_dir: str | Path | None
-    allocate: Allocate
-    on_assignment: OnAssignment | None
-    pull_batch_size: int
-    suspend_ms: int
-    limits: CacheLimits
-
-
 @dataclass(slots=True)
 class _Watch:
     call_backs: list[OnQueues] = field(default_factory=list)
@@ -61,7 +45,7 @@ class _Watch:
 class LiteRole(PullRole):
     """A member that fetches ahead of its reader."""
 
-    def __init__(self, group: str, options: ClientOptions, settings: LiteSettings) -> None:
+    def __init__(self, group: str, options: ClientOptions, settings: LiteOptions) -> None:
         super().__init__(group, options, broadcasting=settings.broadcasting, start_from=settings.start_from)
         self.settings = settings
         self.cache = Cache(settings.limits)
@@ -139,7 +123,7 @@ class LiteRole(PullRole):
                     self.instance,
                     self.group,
                     topic,
-                    strategy=self.settings.allocate,
+                    strategy=self.settings.strategy,
                     broadcasting=self.settings.broadcasting,
                 )
                 if owned is None:

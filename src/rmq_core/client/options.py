@@ -6,12 +6,14 @@ raise TypeError or ValueError that name the argument, before anything is sent.
 
 from __future__ import annotations
 
+import inspect
 import os
 import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypedDict, TypeVar, cast
 
+from rmq_core.client.arguments import refuse_unknown, text, yes_or_no
 from rmq_core.clock import Clock, SystemClock
 from rmq_core.errors import RocketMQError
 from rmq_core.net.connection import parse_address
@@ -19,6 +21,9 @@ from rmq_core.net.tls import TlsFiles, client_context
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 NAME_SERVER_DEFAULT: Final = "127.0.0.1:9876"
+
+F = TypeVar("F", bound=Callable[..., Any])
+Own = TypeVar("Own", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +40,42 @@ class Credentials:
 
 
 class ClientArguments(TypedDict, total=False):
-    """Keyword arguments that every client takes."""
+    """name_server         "host:port;host:port" or a list; absent: NAMESRV_ADDR, then 127.0.0.1:9876
+    address_server      an HTTP URL that gives the name servers; asked again every two minutes
+    namespace           stands before every topic and group on the brokers, and nowhere else
+    instance_name       clients of one process with the same name share connections and one client id
+    unit_name           is added to the client id and to requests of the address server
+    credentials         sign every request
+    tls                 True trusts the certificates that this machine trusts; give a context for anything else
+    vip_channel         send and administrate over the broker's second port
+    broker_address_map  addresses to use in place of those that brokers announce (Docker, VPN)
+    hooks               objects with any of the methods of `rmq_core.client.hooks`
+    """
 
     name_server: str | Sequence[str] | None
-    """"host:port;host:port" or a list; absent: NAMESRV_ADDR, then 127.0.0.1:9876."""
     address_server: str | None
-    """An HTTP URL that gives the name servers; asked again every two minutes."""
     namespace: str
     instance_name: str | None
-    """Clients of one process with the same name share connections and one client id."""
     unit_name: str
     credentials: Credentials | None
     tls: bool | ssl.SSLContext
-    """True trusts the certificates that this machine trusts; give a context for anything else."""
     vip_channel: bool
-    """Send and administrate over the broker's second port."""
-    broker_address_map: Mapping[str, str]
-    """Addresses to use in place of those that brokers announce (Docker, VPN)."""
+    broker_address_map: Mapping[str, str] | None
     hooks: Sequence[object]
-    """Objects with any of the methods of `rmq_core.client.hooks`."""
+
+
+CLIENT_DEFAULTS: Final = ClientArguments(
+    name_server=None,
+    address_server=None,
+    namespace="",
+    instance_name=None,
+    unit_name="",
+    credentials=None,
+    tls=False,
+    vip_channel=False,
+    broker_address_map=None,
+    hooks=(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,35 +116,66 @@ class ClientOptions:
 
 def client_options(arguments: ClientArguments, *, clock: Clock | None = None) -> ClientOptions:
     """Check what the user wrote and fill in the rest. Raises TypeError and ValueError naming the argument."""
-    unknown = sorted(set(arguments) - set(ClientArguments.__annotations__))
-    if unknown:
-        raise TypeError(
-            f"unknown argument {unknown[0]!r}; clients take {', '.join(ClientArguments.__annotations__)}"
-        )
-    address_server = arguments.get("address_server")
-    if address_server is not None and not address_server.startswith(("http://", "https://")):
+    refuse_unknown(arguments, CLIENT_DEFAULTS)
+    given = CLIENT_DEFAULTS | arguments
+    address_server, name_server, instance_name = (
+        given["address_server"],
+        given["name_server"],
+        given["instance_name"],
+    )
+    if address_server is not None and not text("address_server", address_server).startswith(
+        ("http://", "https://")
+    ):
         raise ValueError(f"address_server must be an HTTP URL, not {address_server!r}")
-    given = arguments.get("name_server")
-    instance_name = arguments.get("instance_name")
-    if instance_name is not None and not instance_name:
+    if instance_name is not None and not text("instance_name", instance_name):
         raise ValueError("instance_name is empty; leave it out to have one made")
-    address_map = dict(arguments.get("broker_address_map") or {})
-    for announced, used in address_map.items():
-        _check_address("broker_address_map", announced)
-        _check_address("broker_address_map", used)
     return ClientOptions(
-        name_servers=() if address_server is not None and given is None else parse_name_servers(given),
+        name_servers=() if address_server is not None and name_server is None else parse_name_servers(name_server),
         address_server=address_server,
-        namespace=_text("namespace", arguments.get("namespace", "")),
+        namespace=text("namespace", given["namespace"]),
         instance_name=instance_name,
-        unit_name=_text("unit_name", arguments.get("unit_name", "")),
-        credentials=_checked_credentials(arguments.get("credentials")),
-        tls=_tls_context(arguments.get("tls", False)),
-        vip_channel=bool(arguments.get("vip_channel", False)),
-        broker_address_map=address_map,
-        hooks=tuple(arguments.get("hooks") or ()),
+        unit_name=text("unit_name", given["unit_name"]),
+        credentials=_checked_credentials(given["credentials"]),
+        tls=_tls_context(given["tls"]),
+        vip_channel=yes_or_no("vip_channel", given["vip_channel"]),
+        broker_address_map=_checked_addresses(given["broker_address_map"]),
+        hooks=_checked_hooks(given["hooks"]),
         clock=clock or SystemClock(),
     )
+
+
+def own_options(kind: type[Own], arguments: ClientArguments) -> tuple[Own, ClientOptions]:
+    """Check what the user wrote for one kind of client: its own arguments, and those that every client takes."""
+    names = {each.name for each in fields(kind)}
+    refuse_unknown(arguments, names | CLIENT_DEFAULTS.keys())
+    own = {name: value for name, value in arguments.items() if name in names}
+    rest = {name: value for name, value in arguments.items() if name not in names}
+    return kind(**own), client_options(cast(ClientArguments, rest))
+
+
+def shows(arguments: type, options: type | None = None) -> Callable[[F], F]:
+    """Have help() show every name behind the `**arguments` of an __init__, with its default and meaning."""
+    defaults = dict(CLIENT_DEFAULTS)
+    if options is not None:
+        defaults.update((each.name, each.default) for each in fields(options))
+    keywords = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults[name],
+            annotation=getattr(kind, "__forward_arg__", kind),
+        )
+        for name, kind in arguments.__annotations__.items()
+    ]
+    declarations = (*(options.__mro__[:-1] if options is not None else ()), ClientArguments)
+
+    def decorate(init: F) -> F:
+        own = [each for each in inspect.signature(init).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        init.__dict__["__signature__"] = inspect.Signature([*own, *keywords], return_annotation="None")
+        init.__doc__ = "\n".join(inspect.cleandoc(each.__doc__) for each in (init, *declarations) if each.__doc__)
+        return init
+
+    return decorate
 
 
 def parse_name_servers(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -133,7 +186,7 @@ def parse_name_servers(given: str | Sequence[str] | None) -> tuple[str, ...]:
         given = given.split(";")
     elif not isinstance(given, Sequence):
         raise TypeError(f"name_server must be 'host:port;host:port' or a list, not {type(given).__name__}")
-    addresses = tuple(dict.fromkeys(each.strip() for each in given if each.strip()))
+    addresses = tuple(dict.fromkeys(each for each in (text("name_server", part).strip() for part in given) if each))
     if not addresses:
         raise ValueError("name_server names no address; give it as 'host:port;host:port'")
     for address in addresses:
@@ -148,10 +201,19 @@ def _check_address(what: str, address: str) -> None:
         raise ValueError(f"{what}: {error}") from None
 
 
-def _text(what: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be str, not {type(value).__name__}")
-    return value
+def _checked_addresses(given: Mapping[str, str] | None) -> dict[str, str]:
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"broker_address_map must be a dict, not {type(given).__name__}")
+    addresses = dict(given or {})
+    for each in (*addresses, *addresses.values()):
+        _check_address("broker_address_map", text("broker_address_map", each))
+    return addresses
+
+
+def _checked_hooks(given: Sequence[object]) -> tuple[object, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(f"hooks must be a list of objects, not {type(given).__name__}")
+    return tuple(given)
 
 
 def _checked_credentials(value: object) -> Credentials | None:

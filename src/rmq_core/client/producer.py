@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from rmq_core.client.auto_batch import may_be_held
+from rmq_core.client.options import shows
 from rmq_core.client.producer_core import ProducerCore
-from rmq_core.client.producer_options import ProducerArguments
+from rmq_core.client.producer_options import ProducerArguments, ProducerOptions
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.client.selectors import Selector
 from rmq_core.client.send_hooks import SendKind, SendMode, Told
@@ -25,6 +26,7 @@ from rmq_core.protocol.message import Message, MessageQueue
 class Producer:
     """Sends messages. Many tasks of its loop may use it at once."""
 
+    @shows(ProducerArguments, ProducerOptions)
     def __init__(self, group: str, **arguments: Unpack[ProducerArguments]) -> None:
         self._core = ProducerCore(group, arguments)
         self.group = group

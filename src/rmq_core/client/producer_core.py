@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from rmq_core.client import requesting
+from rmq_core.client.arguments import milliseconds
 from rmq_core.client.auto_batch import AutoBatches
 from rmq_core.client.deliver import Sender
 from rmq_core.client.in_flight import Room
 from rmq_core.client.instance import ClientInstance, acquire, release
-from rmq_core.client.producer_options import ProducerArguments, check_group, check_timeout, producer_options
+from rmq_core.client.options import own_options
+from rmq_core.client.producer_options import ProducerArguments, ProducerOptions, producer_group
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.client.selectors import Selector
 from rmq_core.client.send_hooks import SendHooks
@@ -80,8 +82,8 @@ class ProducerCore:
     """Encodes and sends. Many tasks of its loop may use it at once."""
 
     def __init__(self, group: str, arguments: ProducerArguments) -> None:
-        self.group = check_group(group)
-        self.options, self._client_options = producer_options(arguments)
+        self.group = producer_group(group)
+        self.options, self._client_options = own_options(ProducerOptions, arguments)
         namespace = self._client_options.namespace
         self.rules = self.options.rules(group, namespace)
         self.clock = self._client_options.clock
@@ -198,7 +200,7 @@ class ProducerCore:
 
     def time(self, timeout_ms: float | None) -> float:
         """The time for a send. Raises TypeError, ValueError."""
-        return self.options.timeout_ms if timeout_ms is None else check_timeout("timeout_ms", timeout_ms)
+        return self.options.timeout_ms if timeout_ms is None else milliseconds("timeout_ms", timeout_ms)
 
     def out(self, message: Message) -> Outgoing:
         """The message, ready to be sent. Any thread. Raises TypeError, ValueError."""

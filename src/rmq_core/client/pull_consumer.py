@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, Unpack
 
 from rmq_core.client import queue_offsets
-from rmq_core.client.allocate import Allocate, allocate_strategy
+from rmq_core.client.arguments import whole_number
+from rmq_core.client.consumer_options import consumer_options
 from rmq_core.client.instance import acquire, release
-from rmq_core.client.options import ClientArguments, client_options
+from rmq_core.client.options import shows
 from rmq_core.client.pull_member import PullMember
-from rmq_core.client.pull_role import OnAssignment, checked_broadcasting, checked_positive
+from rmq_core.client.pull_options import PullArguments, PullOptions
 from rmq_core.client.pulls import PLAIN_TIMEOUT_MS, PullStatus
 from rmq_core.client.received import ReceivedMessage, bare_name, decode_messages
-from rmq_core.client.send_back import RECONSUME_TIMES_MAX, SendBack
+from rmq_core.client.send_back import SendBack
 from rmq_core.client.subscriptions import matches, subscription
 from rmq_core.errors import ClientClosedError, ClientError
 from rmq_core.protocol.bodies import SubscriptionData
@@ -52,45 +51,11 @@ class PullResult:
 class PullConsumer:
     """Asks for messages queue by queue."""
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        topics: Collection[str] = (),
-        broadcasting: bool = False,
-        offset_dir: str | Path | None = None,
-        allocate: str | Allocate = "average",
-        on_assignment: OnAssignment | None = None,
-        suspend_ms: int = 20_000,
-        reconsume_times_max: int = RECONSUME_TIMES_MAX,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        """What the arguments mean:
-
-        topics               registered at the start: their queues are divided between the group's members
-        broadcasting         every member owns every queue; progress is kept in a file under offset_dir
-        allocate             how members divide the queues: a name of rmq_core.client.allocate, or a function
-        on_assignment        called with an Assignment when queues come and go
-        suspend_ms           how long a broker may hold pull_blocking()
-        reconsume_times_max  how often a message that is sent back is delivered again
-        """
-        if isinstance(topics, str):
-            raise TypeError("topics must be a list of str")
-        if on_assignment is not None and not callable(on_assignment):
-            raise TypeError("on_assignment must be a function")
-        options = client_options(client)
-        self._options = options
-        self._member = PullMember(
-            group,
-            options,
-            broadcasting=checked_broadcasting(broadcasting, options),
-            offset_dir=offset_dir,
-            allocate=allocate_strategy(allocate),
-            on_assignment=on_assignment,
-        )
-        self._topics = [self._member.wire_topic(topic) for topic in topics]
-        self._suspend_ms = checked_positive("suspend_ms", suspend_ms)
-        self._reconsume_times_max = checked_positive("reconsume_times_max", reconsume_times_max, low=0)
+    @shows(PullArguments, PullOptions)
+    def __init__(self, group: str, **arguments: Unpack[PullArguments]) -> None:
+        self._own, self._options = consumer_options(PullOptions, arguments)
+        self._member = PullMember(group, self._options, self._own, self._own.on_assignment)
+        self._topics = [self._member.wire_topic(topic) for topic in self._own.topics]
         self._group = group
         self._filters: dict[tuple[str, str, str | None], SubscriptionData] = {}
         self._opening = asyncio.Lock()
@@ -203,7 +168,9 @@ class PullConsumer:
         count_max: int = 32,
     ) -> PullResult:
         """The same; where there is nothing the broker waits for a message, suspend_ms at most."""
-        return await self._pull(queue, offset, (tags, sql), count_max, suspend_ms=self._suspend_ms, timeout_ms=None)
+        return await self._pull(
+            queue, offset, (tags, sql), count_max, suspend_ms=self._own.suspend_ms, timeout_ms=None
+        )
 
     async def _pull(
         self,
@@ -215,8 +182,8 @@ class PullConsumer:
         suspend_ms: int,
         timeout_ms: float | None,
     ) -> PullResult:
-        checked_positive("offset", offset, low=0)
-        checked_positive("count_max", count_max)
+        whole_number("offset", offset, low=0)
+        whole_number("count_max", count_max)
         wire = self._member.wire(queue)
         filter_ = self._filter(wire.topic, *wanted)
         member = await self._use()
@@ -254,22 +221,24 @@ class PullConsumer:
         """
         if not isinstance(message, ReceivedMessage):
             raise TypeError(f"message must be a ReceivedMessage, not {type(message).__name__}")
-        checked_positive("delay_level", delay_level, low=-1)
+        whole_number("delay_level", delay_level, low=-1)
         member = await self._use()
-        if not await SendBack(member.instance, member.group, self._reconsume_times_max).send(message, delay_level):
+        if not await SendBack(member.instance, member.group, self._own.reconsume_times_max).send(
+            message, delay_level
+        ):
             raise ClientError(f"no broker takes {message!r} back; the log says why")
 
     # Progress
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> None:
         """The group's progress: the next offset it will read. Stored within five seconds, and at close()."""
-        checked_positive("offset", offset, low=0)
+        whole_number("offset", offset, low=0)
         wire = self._member.wire(queue)
         (await self._use()).update(wire, offset)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """The same, stored when this returns. Raises what went wrong."""
-        checked_positive("offset", offset, low=0)
+        whole_number("offset", offset, low=0)
         wire = self._member.wire(queue)
         await (await self._use()).commit(wire, offset)
 

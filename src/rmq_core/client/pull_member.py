@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
-from rmq_core.client.allocate import Allocate
+from rmq_core.client.consumer_options import ConsumerOptions
 from rmq_core.client.instance import ClientInstance
 from rmq_core.client.offset_store import OffsetStore
 from rmq_core.client.options import ClientOptions
-from rmq_core.client.pull_role import OnAssignment, PullRole, queue_info, tell
+from rmq_core.client.pull_options import OnAssignment
+from rmq_core.client.pull_role import PullRole, queue_info, tell
 from rmq_core.client.pulls import PullRouter
 from rmq_core.client.rebalance import owned_queues
 from rmq_core.client.routes import TopicRoute
@@ -32,19 +32,10 @@ class PullMember(PullRole):
     """A member that pulls when it is told to."""
 
     def __init__(
-        self,
-        group: str,
-        options: ClientOptions,
-        *,
-        broadcasting: bool,
-        offset_dir: str | Path | None,
-        allocate: Allocate,
-        on_assignment: OnAssignment | None,
+        self, group: str, options: ClientOptions, settings: ConsumerOptions, on_assignment: OnAssignment | None
     ) -> None:
-        super().__init__(group, options, broadcasting=broadcasting)
-        self._is_broadcasting = broadcasting
-        self._offset_dir = offset_dir
-        self._allocate = allocate
+        super().__init__(group, options, broadcasting=settings.broadcasting)
+        self._settings = settings
         self._on_assignment = on_assignment
         self._owned: dict[str, frozenset[MessageQueue]] = {}
         """By registered topic; empty until the members have divided its queues."""
@@ -58,7 +49,7 @@ class PullMember(PullRole):
         """Join the instance. Raises ClientError where the group is in it already."""
         self.instance = instance
         self.router = PullRouter(instance, self.group)
-        self.store = self.offset_store(instance, self._offset_dir)
+        self.store = self.offset_store(instance, self._settings.offset_dir)
         await self.store.load()
         instance.add_consumer(self)
 
@@ -112,8 +103,8 @@ class PullMember(PullRole):
                     self.instance,
                     self.group,
                     topic,
-                    strategy=self._allocate,
-                    broadcasting=self._is_broadcasting,
+                    strategy=self._settings.strategy,
+                    broadcasting=self._settings.broadcasting,
                 )
                 if owned is None:
                     self.try_again_soon()

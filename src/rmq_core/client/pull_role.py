@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
+from rmq_core.client.consumer_options import consume_from_where, consumer_group
 from rmq_core.client.offset_store import FileOffsets, OffsetStore, RemoteOffsets, offset_file
 from rmq_core.client.options import ClientOptions
+from rmq_core.client.pull_options import Assignment
 from rmq_core.client.queue_offsets import StartFrom
 from rmq_core.client.received import bare_name
 from rmq_core.client.subscriptions import is_by_tags
 from rmq_core.errors import BrokerError
 from rmq_core.protocol.bodies import (
     CheckClientRequestBody,
-    ConsumeFromWhere,
     ConsumeMessageDirectlyResult,
     ConsumerData,
     ConsumerRunningInfo,
@@ -29,13 +28,7 @@ from rmq_core.protocol.bodies import (
     SubscriptionData,
 )
 from rmq_core.protocol.codes import CURRENT_VERSION, ResponseCode
-from rmq_core.protocol.message import (
-    DEFAULT_CONSUMER_GROUP,
-    MessageQueue,
-    group_name_problem,
-    topic_name_problem,
-    wrap_namespace,
-)
+from rmq_core.protocol.message import MessageQueue, topic_name_problem, wrap_namespace
 from rmq_core.protocol.record import StoredRecord
 from rmq_core.protocol.requests import CheckClientConfig
 
@@ -48,20 +41,6 @@ _MIB: Final = 1 << 20
 
 CALL_BACK_TIMEOUT_MS: Final = 30_000
 TRY_AGAIN_MS: Final = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """How the queues of a topic that a consumer reads have changed."""
-
-    topic: str
-    queues: frozenset[MessageQueue]
-    """What it reads from now on."""
-    given: frozenset[MessageQueue]
-    taken: frozenset[MessageQueue]
-
-
-OnAssignment: TypeAlias = Callable[[Assignment], Awaitable[None] | None]
 
 
 async def tell(call_back: Callable[..., Any], *arguments: object) -> None:
@@ -86,7 +65,7 @@ class PullRole:
         broadcasting: bool = False,
         start_from: StartFrom = "latest",
     ) -> None:
-        self.group = wrap_namespace(options.namespace, checked_group(group))
+        self.group = wrap_namespace(options.namespace, consumer_group(group))
         self.subscriptions: dict[str, SubscriptionData] = {}
         """What heartbeats say we read, by topic."""
         self.options = options
@@ -124,7 +103,7 @@ class PullRole:
             group_name=self.group,
             consume_type=ConsumeType.CONSUME_ACTIVELY,
             message_model=self._model,
-            consume_from_where=_where(self._start_from),
+            consume_from_where=consume_from_where(self._start_from),
             subscription_data_set=tuple(each for _, each in sorted(self.subscriptions.items())),
             unit_mode=False,
         )
@@ -183,7 +162,7 @@ class PullRole:
         """On the brokers, or in a file where every member reads everything."""
         if self._model is MessageModel.CLUSTERING:
             return RemoteOffsets(instance, self.group)
-        assert self.options.instance_name is not None  # checked_broadcasting()
+        assert self.options.instance_name is not None  # consumer_options()
         return FileOffsets(offset_file(offset_dir, instance_name=self.options.instance_name, group=self.group))
 
     async def check_filter(self, instance: ClientInstance, wanted: SubscriptionData) -> None:
@@ -212,33 +191,6 @@ def queue_info(
     )
 
 
-def checked_group(group: str) -> str:
-    """Raises TypeError and ValueError naming the argument."""
-    if not isinstance(group, str):
-        raise TypeError(f"group must be str, not {type(group).__name__}")
-    if problem := group_name_problem(group):
-        raise ValueError(problem)
-    if group == DEFAULT_CONSUMER_GROUP:
-        raise ValueError(f"group {group} belongs to nobody; give a name of your own")
-    return group
-
-
-def checked_broadcasting(broadcasting: bool, options: ClientOptions) -> bool:
-    """Raises ValueError where a member that reads everything could not find its progress again."""
-    if broadcasting and options.instance_name is None:
-        raise ValueError("broadcasting needs an instance_name, by which this member finds its progress again")
-    return bool(broadcasting)
-
-
-def checked_positive(what: str, value: int, *, low: int = 1) -> int:
-    """Raises TypeError and ValueError naming the argument."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} must be int, not {type(value).__name__}")
-    if value < low:
-        raise ValueError(f"{what} must be {low} or more, not {value}")
-    return value
-
-
 def checked_queues(queues: Collection[MessageQueue], *, what: str = "queues") -> list[MessageQueue]:
     """Raises TypeError where it is no collection of queues."""
     if isinstance(queues, MessageQueue | str):
@@ -247,11 +199,3 @@ def checked_queues(queues: Collection[MessageQueue], *, what: str = "queues") ->
         if not isinstance(queue, MessageQueue):
             raise TypeError(f"{what} must hold MessageQueue, not {type(queue).__name__}")
     return list(dict.fromkeys(queues))
-
-
-def _where(start_from: StartFrom) -> ConsumeFromWhere:
-    if isinstance(start_from, datetime):
-        return ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
-    if start_from == "earliest":
-        return ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-    return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET

@@ -12,14 +12,14 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from types import TracebackType
-from typing import Final, Generic, Self, TypeAlias, TypeVar, Unpack
+from typing import Final, Generic, Self, TypeAlias, TypeVar, Unpack, cast
 
-from rmq_core.client.allocate import Allocate
-from rmq_core.client.options import ClientArguments
+from rmq_core.client.arguments import whole_number
+from rmq_core.client.consumer_options import consumer_options
+from rmq_core.client.options import shows
 from rmq_core.client.pull_consumer import PullConsumer
-from rmq_core.client.pull_role import Assignment, checked_positive
+from rmq_core.client.pull_options import Assignment, PullArguments, ScheduleArguments, ScheduleOptions
 from rmq_core.errors import ClientClosedError
 from rmq_core.protocol.message import MessageQueue
 
@@ -48,7 +48,7 @@ class PullContext(Generic[C]):
 
     @next_delay_ms.setter
     def next_delay_ms(self, delay_ms: int) -> None:
-        self._next_delay_ms = checked_positive("next_delay_ms", delay_ms, low=0)
+        self._next_delay_ms = whole_number("next_delay_ms", delay_ms, low=0)
 
 
 PullTask: TypeAlias = Callable[[MessageQueue, PullContext[PullConsumer]], Awaitable[None] | None]
@@ -57,32 +57,18 @@ PullTask: TypeAlias = Callable[[MessageQueue, PullContext[PullConsumer]], Awaita
 class PullSchedule:
     """A pull consumer that is called for."""
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        broadcasting: bool = False,
-        offset_dir: str | Path | None = None,
-        allocate: str | Allocate = "average",
-        suspend_ms: int = 20_000,
-        concurrency: int = 20,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        """concurrency is how many tasks run at once; the other arguments are those of PullConsumer."""
-        self.consumer = PullConsumer(
-            group,
-            broadcasting=broadcasting,
-            offset_dir=offset_dir,
-            allocate=allocate,
-            on_assignment=self._changed,
-            suspend_ms=suspend_ms,
-            **client,
-        )
+    @shows(ScheduleArguments, ScheduleOptions)
+    def __init__(self, group: str, **arguments: Unpack[ScheduleArguments]) -> None:
+        own, _ = consumer_options(ScheduleOptions, arguments)
+        arguments.pop("concurrency", None)
+        self.consumer = PullConsumer(group, **cast(PullArguments, {**arguments, "on_assignment": self._changed}))
         """What calls pull with."""
         self._group = group
         self._tasks: dict[str, PullTask] = {}
         self._calls: dict[MessageQueue, _Calls] = {}
-        self._places = asyncio.Semaphore(checked_positive("concurrency", concurrency))
+        self.concurrency = own.concurrency
+        """How many tasks run at once."""
+        self._places = asyncio.Semaphore(own.concurrency)
         self._is_closed = False
 
     def __repr__(self) -> str:

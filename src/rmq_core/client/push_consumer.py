@@ -16,24 +16,24 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 
 from rmq_core.client import push_info
-from rmq_core.client.allocate import Allocate
+from rmq_core.client.arguments import whole_number
 from rmq_core.client.concurrent import ConcurrentConsumption, Surroundings
 from rmq_core.client.consume_stats import SAMPLE_MS, ConsumeStats
+from rmq_core.client.consumer_options import consume_from_where, consumer_group, consumer_options
 from rmq_core.client.flow import Flow
 from rmq_core.client.hooks import Hooks
 from rmq_core.client.instance import ClientInstance, acquire, release
 from rmq_core.client.listeners import Handler, Listener, Report
 from rmq_core.client.offset_store import FileOffsets, OffsetStore, RemoteOffsets, offset_file
-from rmq_core.client.options import ClientArguments, client_options
+from rmq_core.client.options import shows
 from rmq_core.client.orderly import OrderedConsumption
-from rmq_core.client.push_options import checked_group, push_options, whole_number
+from rmq_core.client.push_options import PushArguments, PushOptions, checked_concurrency
 from rmq_core.client.push_pulls import PullSettings
-from rmq_core.client.push_queues import OwnedQueues, StartFrom
+from rmq_core.client.push_queues import OwnedQueues
 from rmq_core.client.routes import TopicRoute
 from rmq_core.client.send_back import SendBack
 from rmq_core.client.signals import on_interrupt
@@ -70,81 +70,20 @@ def _own_retries(group: str) -> dict[str, SubscriptionData]:
 class PushConsumer:
     """A consumer that calls your functions with the messages of the topics they subscribe to.
 
-    group                      members with the same name share the work; subscribe all of them to the same
-    start_from                 where a group begins that has never consumed: "latest", "earliest" or a datetime
-    concurrency                how many listeners run at once; may be set again at any time
-    ordered                    the messages of a queue one after another, in their order, failures included
-    broadcasting               every member gets every message; needs instance_name, keeps progress in offset_dir
-    batch_size_max             above 1 listeners get lists of up to so many messages
-    allocate                   how members share queues: one of six names, or a function
-    cache_count_max            messages of a queue that are fetched ahead of the listeners
-    cache_size_max_bytes       the same in bytes over all queues; queue_cache_size_max_bytes per queue
-    span_max                   how far apart, in offsets, unfinished messages of an unordered queue may be
-    topic_cache_count_max, topic_cache_size_max_bytes   limits per topic, shared out among its queues
-    reconsume_times_max        tries after the first one before a message goes to the dead letters; by default 16,
-                               and where order matters without end
-    consume_timeout_ms         a listener that holds an unordered message longer loses it to a later try
-    suspend_ms                 the pause before an ordered message that failed comes again
-    pull_batch_size, pull_interval_ms   messages asked for at once, and the pause between two pulls
+    Members of a group share the work; subscribe all of them to the same.
     """
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        start_from: StartFrom = "latest",
-        concurrency: int = 20,
-        ordered: bool = False,
-        broadcasting: bool = False,
-        batch_size_max: int = 1,
-        allocate: str | Allocate = "average",
-        cache_count_max: int = 1_000,
-        cache_size_max_bytes: int = 256 << 20,
-        queue_cache_size_max_bytes: int = 100 << 20,
-        span_max: int = 2_000,
-        topic_cache_count_max: int | None = None,
-        topic_cache_size_max_bytes: int | None = None,
-        reconsume_times_max: int | None = None,
-        consume_timeout_ms: int = 900_000,
-        suspend_ms: int = 1_000,
-        pull_batch_size: int = 32,
-        pull_interval_ms: int = 0,
-        offset_dir: str | Path | None = None,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        self.options = push_options(
-            start_from=start_from,
-            concurrency=concurrency,
-            ordered=ordered,
-            broadcasting=broadcasting,
-            batch_size_max=batch_size_max,
-            allocate=allocate,
-            cache_count_max=cache_count_max,
-            cache_size_max_bytes=cache_size_max_bytes,
-            queue_cache_size_max_bytes=queue_cache_size_max_bytes,
-            span_max=span_max,
-            topic_cache_count_max=topic_cache_count_max,
-            topic_cache_size_max_bytes=topic_cache_size_max_bytes,
-            reconsume_times_max=reconsume_times_max,
-            consume_timeout_ms=consume_timeout_ms,
-            suspend_ms=suspend_ms,
-            pull_batch_size=pull_batch_size,
-            pull_interval_ms=pull_interval_ms,
-            offset_dir=offset_dir,
-        )
-        self._client = client_options(client)
-        if broadcasting and self._client.instance_name is None:
-            raise ValueError(
-                "broadcasting needs instance_name: progress is kept under it from one start to the next"
-            )
+    @shows(PushArguments, PushOptions)
+    def __init__(self, group: str, **arguments: Unpack[PushArguments]) -> None:
+        self.options, self._client = consumer_options(PushOptions, arguments)
         namespace = self._client.namespace
-        self.group = wrap_namespace(namespace, checked_group(group))
+        self.group = wrap_namespace(namespace, consumer_group(group))
         self._hooks = Hooks(self._client.hooks)
         self._listeners: dict[str, Listener] = {}
-        self._subscriptions = {} if broadcasting else _own_retries(self.group)
+        self._subscriptions = {} if self.options.broadcasting else _own_retries(self.group)
         self._announced: dict[str, SubscriptionData] = {}
         """What brokers were told of."""
-        self._crew = Crew(f"rmq-listener-{group}", concurrency, self, self._listener_loop)
+        self._crew = Crew(f"rmq-listener-{group}", self.options.concurrency, self, self._listener_loop)
         self._starting = asyncio.Lock()
         self._duties: list[asyncio.Task[None]] = []
         """What happens by itself; ends with this consumer, and not with the client that others may share."""
@@ -296,12 +235,12 @@ class PushConsumer:
             crew=self._crew,
             listener_of=self._listeners.get,
             post=Mailbox(self._loop, self._finished).post,
-            send_back=SendBack(instance, self.group, options.reconsume_times_max),
+            send_back=SendBack(instance, self.group, options.tries_max),
             consume_timeout_ms=options.consume_timeout_ms,
             suspend_ms=options.suspend_ms,
         )
         self._consumption: ConcurrentConsumption | OrderedConsumption = (
-            OrderedConsumption(self._around, reconsume_times_max=options.reconsume_times_max)
+            OrderedConsumption(self._around, reconsume_times_max=options.tries_max)
             if options.ordered
             else ConcurrentConsumption(self._around)
         )
@@ -480,7 +419,7 @@ class PushConsumer:
 
     @concurrency.setter
     def concurrency(self, concurrency: int) -> None:
-        self._crew.resize(whole_number("concurrency", concurrency, low=1, high=1_000))
+        self._crew.resize(checked_concurrency(concurrency))
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
@@ -534,7 +473,7 @@ class PushConsumer:
             self.group,
             ConsumeType.CONSUME_PASSIVELY,
             MessageModel.BROADCASTING if options.broadcasting else MessageModel.CLUSTERING,
-            options.consume_from_where,
+            consume_from_where(options.start_from),
             tuple(each for _, each in sorted(self._subscriptions.items())),
             False,
         )

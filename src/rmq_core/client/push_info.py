@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterable, Mapping
 
 from rmq_core.client.concurrent import Surroundings
+from rmq_core.client.consumer_options import consume_from_where
 from rmq_core.client.listeners import Piece, Report
 from rmq_core.client.process_queue import ProcessQueue
 from rmq_core.client.push_options import PushOptions
@@ -45,9 +46,9 @@ def running_info(
         "PROP_CONSUMER_START_TIMESTAMP": str(started_time_ms),
         "consumerGroup": around.group,
         "messageModel": "BROADCASTING" if options.broadcasting else "CLUSTERING",
-        "consumeFromWhere": options.consume_from_where.value,
+        "consumeFromWhere": consume_from_where(options.start_from).value,
         "consumeMessageBatchMaxSize": str(options.batch_size_max),
-        "maxReconsumeTimes": str(options.reconsume_times_max),
+        "maxReconsumeTimes": str(options.tries_max),
         "pullBatchSize": str(options.pull_batch_size),
         "pullThresholdForQueue": str(limits.queue_count_max),
         "consumeTimeout": str(options.consume_timeout_ms // 60_000),

@@ -16,7 +16,7 @@ import functools
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from rmq_core.client.allocate import Allocate
 from rmq_core.client.concurrent import Consumption, Surroundings
@@ -24,6 +24,7 @@ from rmq_core.client.orderly import LOCK_RETRY_MS, OrderedConsumption
 from rmq_core.client.process_queue import ProcessQueue
 from rmq_core.client.pulls import broker_of
 from rmq_core.client.push_pulls import PullLoop, PullSettings
+from rmq_core.client.queue_offsets import StartFrom
 from rmq_core.client.rebalance import owned_queues
 from rmq_core.clock import Timer
 from rmq_core.errors import RocketMQError
@@ -33,7 +34,6 @@ from rmq_core.protocol.message import MessageQueue, is_retry_topic, unwrap_names
 
 logger = logging.getLogger(__name__)
 
-StartFrom = Literal["latest", "earliest"] | datetime
 RELEASE_WAIT_MS: Final = 200
 """How long an unordered queue that was lost waits for listeners that are about to return."""
 _AGAIN_MS: Final = 1_000

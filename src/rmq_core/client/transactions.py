@@ -21,8 +21,9 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Final, Self, TypeAlias, Unpack
 
+from rmq_core.client.options import shows
 from rmq_core.client.producer_core import ProducerCore, Ready, Role
-from rmq_core.client.producer_options import ProducerArguments
+from rmq_core.client.producer_options import ProducerArguments, ProducerOptions
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.client.send_hooks import SendKind, SendMode, Told
 from rmq_core.client.send_results import SendResult
@@ -297,6 +298,7 @@ def _announced(ready: Ready, peer: str) -> str:
 class TransactionProducer:
     """Sends messages in transactions, from coroutines of one loop."""
 
+    @shows(ProducerArguments, ProducerOptions)
     def __init__(
         self, group: str, *, topics: Sequence[str], check: Check, **arguments: Unpack[ProducerArguments]
     ) -> None:

@@ -12,19 +12,17 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import ClassVar, Final, Self, Unpack
 
-from rmq_core.client.allocate import Allocate
+from rmq_core.client.arguments import whole_number
 from rmq_core.client.blocking.base import BlockingClient
 from rmq_core.client.blocking.user_threads import UserThreads
-from rmq_core.client.lite_pull import SUSPEND_MS, messages_of
 from rmq_core.client.lite_pull import LitePullConsumer as AsyncLitePullConsumer
+from rmq_core.client.lite_pull import messages_of
 from rmq_core.client.lite_role import OnQueues
-from rmq_core.client.options import ClientArguments
+from rmq_core.client.options import shows
+from rmq_core.client.pull_options import LiteArguments, LiteOptions
 from rmq_core.client.pull_queue import Taken
-from rmq_core.client.pull_role import OnAssignment, checked_positive
-from rmq_core.client.queue_offsets import StartFrom
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.errors import ClientClosedError
 from rmq_core.protocol.filter import ALL_TAGS
@@ -49,44 +47,10 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
 
     begins_anew_after_fork: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        auto_commit: bool = True,
-        start_from: StartFrom = "latest",
-        broadcasting: bool = False,
-        offset_dir: str | Path | None = None,
-        allocate: str | Allocate = "average",
-        on_assignment: OnAssignment | None = None,
-        pull_batch_size: int = 32,
-        suspend_ms: int = SUSPEND_MS,
-        cache_count_max: int = 10_000,
-        cache_size_max_bytes: int = 256 << 20,
-        queue_cache_count_max: int = 1_000,
-        queue_cache_size_max_bytes: int = 100 << 20,
-        span_max: int = 2_000,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        """The arguments are those of rmq_core.aio.LitePullConsumer."""
+    @shows(LiteArguments, LiteOptions)
+    def __init__(self, group: str, **arguments: Unpack[LiteArguments]) -> None:
         self._user_threads = UserThreads(f"rmq-callbacks-{group}", 1)
-        form = AsyncLitePullConsumer(
-            group,
-            auto_commit=auto_commit,
-            start_from=start_from,
-            broadcasting=broadcasting,
-            offset_dir=offset_dir,
-            allocate=allocate,
-            on_assignment=self._user_threads.wrap(on_assignment),
-            pull_batch_size=pull_batch_size,
-            suspend_ms=suspend_ms,
-            cache_count_max=cache_count_max,
-            cache_size_max_bytes=cache_size_max_bytes,
-            queue_cache_count_max=queue_cache_count_max,
-            queue_cache_size_max_bytes=queue_cache_size_max_bytes,
-            span_max=span_max,
-            **client,
-        )
+        form = AsyncLitePullConsumer(group, **self._user_threads.in_place(arguments, "on_assignment"))
         super().__init__(lambda: form)
         self._group = group
         self._reader = _Reader()
@@ -146,8 +110,8 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
 
         What the last poll() of this thread gave is done now.
         """
-        checked_positive("timeout_ms", timeout_ms, low=0)
-        checked_positive("count_max", count_max)
+        whole_number("timeout_ms", timeout_ms, low=0)
+        whole_number("count_max", count_max)
         finished, self._reader.polled = self._reader.polled, []
         self._reader.polled = self._take(finished, timeout_ms, count_max)
         return messages_of(self._reader.polled)

@@ -22,8 +22,9 @@ from rmq_core.client.blocking.callbacks import CallbackThread
 from rmq_core.client.blocking.wakes import Waiter, Wakes
 from rmq_core.client.deliver import FAILURES, Ticket
 from rmq_core.client.in_flight import Gate
+from rmq_core.client.options import shows
 from rmq_core.client.producer_core import ProducerCore, Ready
-from rmq_core.client.producer_options import ProducerArguments
+from rmq_core.client.producer_options import ProducerArguments, ProducerOptions
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.client.selectors import Selector
 from rmq_core.client.send_hooks import SendKind, SendMode, Told
@@ -39,6 +40,7 @@ _LIFE_CHECK_S = 1.0
 class Producer(BlockingClient[ProducerCore]):
     """Sends messages. The first use starts it; flush() waits for all answers, close() does so and leaves."""
 
+    @shows(ProducerArguments, ProducerOptions)
     def __init__(self, group: str, **arguments: Unpack[ProducerArguments]) -> None:
         self._form = ProducerCore(group, arguments)
         """Judges and encodes on the caller's thread; it is never started."""

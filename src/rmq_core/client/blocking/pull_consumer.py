@@ -8,23 +8,20 @@ Fork       A child must make its own; these raise ForkedError there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, Unpack
 
-from rmq_core.client.allocate import Allocate
 from rmq_core.client.blocking.base import BlockingClient
 from rmq_core.client.blocking.user_threads import UserThreads
-from rmq_core.client.options import ClientArguments
+from rmq_core.client.options import shows
 from rmq_core.client.pull_consumer import PullConsumer as AsyncPullConsumer
 from rmq_core.client.pull_consumer import PullResult
-from rmq_core.client.pull_role import OnAssignment
+from rmq_core.client.pull_options import PullArguments, PullOptions, ScheduleArguments, ScheduleOptions
 from rmq_core.client.pull_schedule import PullContext
 from rmq_core.client.pull_schedule import PullSchedule as AsyncPullSchedule
 from rmq_core.client.pulls import PLAIN_TIMEOUT_MS
 from rmq_core.client.received import ReceivedMessage
-from rmq_core.client.send_back import RECONSUME_TIMES_MAX
 from rmq_core.protocol.filter import ALL_TAGS
 from rmq_core.protocol.message import MessageQueue
 
@@ -34,32 +31,10 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
 
     begins_anew_after_fork: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        topics: Collection[str] = (),
-        broadcasting: bool = False,
-        offset_dir: str | Path | None = None,
-        allocate: str | Allocate = "average",
-        on_assignment: OnAssignment | None = None,
-        suspend_ms: int = 20_000,
-        reconsume_times_max: int = RECONSUME_TIMES_MAX,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        """The arguments are those of rmq_core.aio.PullConsumer."""
+    @shows(PullArguments, PullOptions)
+    def __init__(self, group: str, **arguments: Unpack[PullArguments]) -> None:
         self._user_threads = UserThreads(f"rmq-callbacks-{group}", 1)
-        form = AsyncPullConsumer(
-            group,
-            topics=topics,
-            broadcasting=broadcasting,
-            offset_dir=offset_dir,
-            allocate=allocate,
-            on_assignment=self._user_threads.wrap(on_assignment),
-            suspend_ms=suspend_ms,
-            reconsume_times_max=reconsume_times_max,
-            **client,
-        )
+        form = AsyncPullConsumer(group, **self._user_threads.in_place(arguments, "on_assignment"))
         super().__init__(lambda: form)
         self._group = group
 
@@ -177,30 +152,12 @@ class PullSchedule(BlockingClient[AsyncPullSchedule]):
 
     begins_anew_after_fork: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        broadcasting: bool = False,
-        offset_dir: str | Path | None = None,
-        allocate: str | Allocate = "average",
-        suspend_ms: int = 20_000,
-        concurrency: int = 20,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        """concurrency is how many tasks run at once; the other arguments are those of PullConsumer."""
-        form = AsyncPullSchedule(
-            group,
-            broadcasting=broadcasting,
-            offset_dir=offset_dir,
-            allocate=allocate,
-            suspend_ms=suspend_ms,
-            concurrency=concurrency,
-            **client,
-        )
+    @shows(ScheduleArguments, ScheduleOptions)
+    def __init__(self, group: str, **arguments: Unpack[ScheduleArguments]) -> None:
+        form = AsyncPullSchedule(group, **arguments)
         super().__init__(lambda: form)
         self._group = group
-        self._user_threads = UserThreads(f"rmq-tasks-{group}", concurrency)
+        self._user_threads = UserThreads(f"rmq-tasks-{group}", form.concurrency)
         self.consumer = PullConsumer._sharing(form.consumer, group)
         """What tasks pull with."""
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar, Unpack, overload
 
 from rmq_core.client import loop_thread, push_consumer
-from rmq_core.client.allocate import Allocate
+from rmq_core.client.arguments import whole_number
 from rmq_core.client.blocking.base import BlockingClient
 from rmq_core.client.listeners import Handler
 from rmq_core.client.loop_thread import LoopThread
-from rmq_core.client.options import ClientArguments
-from rmq_core.client.push_options import whole_number
-from rmq_core.client.push_queues import StartFrom
+from rmq_core.client.options import shows
+from rmq_core.client.push_options import PushArguments, PushOptions, checked_concurrency
 from rmq_core.client.signals import on_interrupt
 from rmq_core.client.workers import TaskWorkers, ThreadWorkers
 from rmq_core.errors import ClientClosedError, ForkedError
@@ -50,57 +48,14 @@ class _Inner(push_consumer.PushConsumer):
 class PushConsumer(BlockingClient[push_consumer.PushConsumer]):
     """A consumer that calls your functions with the messages of the topics they subscribe to.
 
-    The arguments are those of `rmq_core.aio.PushConsumer`.
+    Members of a group share the work; subscribe all of them to the same.
     """
 
     begins_anew_after_fork: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        group: str,
-        *,
-        start_from: StartFrom = "latest",
-        concurrency: int = 20,
-        ordered: bool = False,
-        broadcasting: bool = False,
-        batch_size_max: int = 1,
-        allocate: str | Allocate = "average",
-        cache_count_max: int = 1_000,
-        cache_size_max_bytes: int = 256 << 20,
-        queue_cache_size_max_bytes: int = 100 << 20,
-        span_max: int = 2_000,
-        topic_cache_count_max: int | None = None,
-        topic_cache_size_max_bytes: int | None = None,
-        reconsume_times_max: int | None = None,
-        consume_timeout_ms: int = 900_000,
-        suspend_ms: int = 1_000,
-        pull_batch_size: int = 32,
-        pull_interval_ms: int = 0,
-        offset_dir: str | Path | None = None,
-        **client: Unpack[ClientArguments],
-    ) -> None:
-        self._consumer = _Inner(
-            group,
-            start_from=start_from,
-            concurrency=concurrency,
-            ordered=ordered,
-            broadcasting=broadcasting,
-            batch_size_max=batch_size_max,
-            allocate=allocate,
-            cache_count_max=cache_count_max,
-            cache_size_max_bytes=cache_size_max_bytes,
-            queue_cache_size_max_bytes=queue_cache_size_max_bytes,
-            span_max=span_max,
-            topic_cache_count_max=topic_cache_count_max,
-            topic_cache_size_max_bytes=topic_cache_size_max_bytes,
-            reconsume_times_max=reconsume_times_max,
-            consume_timeout_ms=consume_timeout_ms,
-            suspend_ms=suspend_ms,
-            pull_batch_size=pull_batch_size,
-            pull_interval_ms=pull_interval_ms,
-            offset_dir=offset_dir,
-            **client,
-        )
+    @shows(PushArguments, PushOptions)
+    def __init__(self, group: str, **arguments: Unpack[PushArguments]) -> None:
+        self._consumer = _Inner(group, **arguments)
         self._ended = threading.Event()
         super().__init__(lambda: self._consumer)
 
@@ -215,7 +170,7 @@ class PushConsumer(BlockingClient[push_consumer.PushConsumer]):
 
     @concurrency.setter
     def concurrency(self, concurrency: int) -> None:
-        whole_number("concurrency", concurrency, low=1, high=1_000)
+        checked_concurrency(concurrency)
         self._there(lambda: setattr(self._consumer, "concurrency", concurrency))
 
     @property

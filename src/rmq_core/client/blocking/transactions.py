@@ -10,7 +10,8 @@ from typing import Unpack
 
 from rmq_core.client import loop_thread
 from rmq_core.client.blocking.base import BlockingClient
-from rmq_core.client.producer_options import ProducerArguments
+from rmq_core.client.options import shows
+from rmq_core.client.producer_options import ProducerArguments, ProducerOptions
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.client.send_hooks import SendKind, SendMode, Told
 from rmq_core.client.send_results import SendResult
@@ -31,6 +32,7 @@ from rmq_core.protocol.message import Message
 class TransactionProducer(BlockingClient[TransactionCore]):
     """Sends messages in transactions; safe to use from many threads."""
 
+    @shows(ProducerArguments, ProducerOptions)
     def __init__(
         self, group: str, *, topics: Sequence[str], check: Check, **arguments: Unpack[ProducerArguments]
     ) -> None:

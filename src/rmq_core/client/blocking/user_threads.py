@@ -12,9 +12,10 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, cast
 
+A = TypeVar("A", bound=Mapping[str, Any])
 _Call = Callable[[], None]
 
 
@@ -43,6 +44,10 @@ class UserThreads:
             await self.call(function, *arguments)
 
         return call
+
+    def in_place(self, arguments: A, name: str) -> A:
+        """The keyword arguments with the function of that name, where it is one, called on a thread."""
+        return cast(A, {key: self.wrap(value) if key == name else value for key, value in arguments.items()})
 
     async def call(self, function: Callable[..., Any], *arguments: object) -> Any:
         """Call it on a thread. Raises what it raises; CancelledError where the threads were closed."""
