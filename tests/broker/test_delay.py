@@ -16,7 +16,7 @@ from rmq_core.broker.longpoll import LongPolls
 from rmq_core.broker.schedule import BATCH_COUNT, Schedule
 from rmq_core.broker.stats import Stats
 from rmq_core.clock import ManualClock
-from rmq_core.config import BrokerSettings, ServerSettings, StoreSettings
+from rmq_core.config import BrokerSettings, ClientSettings, ServerSettings, StoreSettings
 from rmq_core.errors import BrokerError, RocketMQError
 from rmq_core.net.connection import Pass
 from rmq_core.protocol.bodies import DelayOffsetSerializeWrapper
@@ -269,6 +269,7 @@ class Parts:
             BrokerSettings(),
             settings,
             ServerSettings(),
+            ClientSettings(),
             clock=clock,
             store=self.store,
             pass_end_soon=Pass(self.store.end_pass).soon,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import subprocess
@@ -13,16 +12,12 @@ from typing import Any
 
 import pytest
 
-from rmq_core.config import NamesrvSettings, ServerSettings
 from rmq_core.embedded_broker import embedded
 from rmq_core.errors import BrokerError, RocketMQError
-from rmq_core.namesrv.app import NameServer
 from rmq_core.net.blocking import BlockingChannel
-from rmq_core.net.channel import Channel
 from rmq_core.protocol import requests as r
-from rmq_core.protocol.bodies import ClusterInfo, TopicRouteData
+from rmq_core.protocol.bodies import TopicRouteData
 from rmq_core.protocol.record import decode_pull_body
-from support.brokers import Client, broker_cluster, run
 from support.programs import SMALL_LOG, broker_program
 
 
@@ -188,71 +183,3 @@ def test_an_embedded_broker_ends_with_its_parent(tmp_path: Path) -> None:
     while (tmp_path / "store" / "abort").exists():
         assert time.monotonic() < deadline, "the broker outlives its parent"
         time.sleep(0.05)
-
-
-async def brokers_of(address: str) -> set[str]:
-    channel = Channel(address)
-    try:
-        answer = await channel.call(r.GetBrokerClusterInfo())
-        return set(ClusterInfo.decode(answer.body).broker_addr_table or {})
-    finally:
-        await channel.close()
-
-
-def test_all_name_servers_know_the_broker_until_it_goes(tmp_path: Path) -> None:
-    """Two name servers: both know broker and topic after the start and a creation, neither after the stop."""
-
-    async def main() -> None:
-        async with broker_cluster(tmp_path, names=2) as cluster:
-            await cluster.client().send("Orders")
-            addresses = [f"127.0.0.1:{each.port}" for each in cluster.name_servers]
-            for number, address in enumerate(addresses):
-                assert await brokers_of(address) == {"broker-a"}
-                assert (await cluster.name_client(number).call(r.GetRouteinfoByTopic("Orders"))).code == 0
-            await cluster.apps[0].close(drain_ms=200)
-            for address in addresses:
-                assert await brokers_of(address) == set()
-
-    run(main())
-
-
-def test_a_name_server_that_comes_back_empty_knows_everything_soon(tmp_path: Path) -> None:
-    """It is stopped and another one started on its port: the full table must come without a restart or a period."""
-
-    async def main() -> None:
-        async with broker_cluster(tmp_path) as cluster:
-            await cluster.client().send("Orders")
-            port = cluster.name_servers[0].port
-            await cluster.name_servers[0].close(drain_ms=100)
-            await cluster.client().send("Orders")
-            await cluster.client().send("WhileItWasAway")
-            home = tmp_path / "again"
-            settings = NamesrvSettings(kv_config_path=str(home / "kv.json"), config_store_path=str(home / "ns"))
-            again = NameServer(settings, ServerSettings(bind_address="127.0.0.1", listen_port=port))
-            again.start()
-            try:
-                client = Client(Channel(f"127.0.0.1:{port}"))
-                for topic in ("Orders", "WhileItWasAway"):
-                    while True:
-                        try:
-                            await client.call(r.GetRouteinfoByTopic(topic))
-                            break
-                        except BrokerError:
-                            await asyncio.sleep(0.02)
-                await client.channel.close()
-            finally:
-                await again.close(drain_ms=100)
-
-    run(main(), timeout_s=300)
-
-
-def test_without_any_name_server_messages_are_taken(tmp_path: Path) -> None:
-    """None of the named servers exists: creation waits a second at most, then sends are answered."""
-
-    async def main() -> None:
-        async with broker_cluster(tmp_path, namesrv_addr="127.0.0.1:1") as cluster:
-            client = cluster.client()
-            await client.send("Orders", b"x")
-            assert [each.body for each in await client.messages("Orders")] == [b"x"]
-
-    run(main())

@@ -14,7 +14,7 @@ import uvloop
 from rmq_core.broker.app import BrokerApp
 from rmq_core.broker.broker import Broker
 from rmq_core.clock import Clock
-from rmq_core.config import BrokerSettings, ServerSettings, StoreSettings
+from rmq_core.config import BrokerSettings, ClientSettings, ServerSettings, StoreSettings
 from rmq_core.config.settings import keys_of
 from rmq_core.namesrv.app import NameServer
 from rmq_core.net.calls import Answer
@@ -192,7 +192,8 @@ class Cluster:
 def broker_app(
     folder: Path, names: str, *, name: str = "broker-a", clock: Clock | None = None, **changes: Any
 ) -> BrokerApp:
-    """A broker on a free port; changes are settings of any of its three parts, by attribute."""
+    """A broker on a free port; changes are settings of any of its four parts, by attribute."""
+    outgoing = {each.attribute for each in keys_of(ClientSettings)}
     own = {each.attribute for each in keys_of(BrokerSettings)}
     store = {each.attribute for each in keys_of(StoreSettings)}
     settings = BrokerSettings(
@@ -214,9 +215,10 @@ def broker_app(
     )
     server = ServerSettings(
         bind_address="127.0.0.1",
-        **{key: value for key, value in changes.items() if key not in own and key not in store},
+        **{key: value for key, value in changes.items() if key not in own | store | outgoing},
     )
-    return BrokerApp(settings, store_settings, server, clock=clock, memory_size=24 << 30)
+    client = ClientSettings(**{key: value for key, value in changes.items() if key in outgoing})
+    return BrokerApp(settings, store_settings, server, client_settings=client, clock=clock, memory_size=24 << 30)
 
 
 @contextlib.asynccontextmanager

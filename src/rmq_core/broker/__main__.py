@@ -26,6 +26,7 @@ from rmq_core.config import (
     USAGE,
     Arguments,
     BrokerSettings,
+    ClientSettings,
     ServerSettings,
     StoreSettings,
     format_properties,
@@ -55,6 +56,7 @@ class Plan:
     settings: BrokerSettings
     store: StoreSettings
     server: ServerSettings
+    client: ClientSettings
     namesrv_port: int | None
     """None where name servers are named."""
     stops_with_stdin: bool
@@ -85,11 +87,11 @@ def plan_of(arguments: Arguments) -> Plan:
         }
     if store_dir is not None:
         properties["storePathRootDir"] = store_dir
-    settings, store, server, unknown = load(
-        properties, BrokerSettings, StoreSettings, ServerSettings, defaults=BROKER_DEFAULTS
+    settings, store, server, client, unknown = load(
+        properties, BrokerSettings, StoreSettings, ServerSettings, ClientSettings, defaults=BROKER_DEFAULTS
     )
     port = int(port_text) if is_alone else None
-    return Plan(settings, store, server, port, stops_with_stdin, [str(each) for each in unknown])
+    return Plan(settings, store, server, client, port, stops_with_stdin, [str(each) for each in unknown])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,8 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         plan = plan_of(arguments)
         if arguments.is_print_wanted:
-            everything = plan.server.to_properties() | plan.settings.to_properties() | plan.store.to_properties()
-            sys.stdout.write(format_properties(everything))
+            parts = plan.client, plan.server, plan.settings, plan.store
+            sys.stdout.write(format_properties({k: v for each in parts for k, v in each.to_properties().items()}))
             return 0
         for key in plan.unknown:
             log.warning("%s", key)
@@ -121,7 +123,7 @@ async def _serve(plan: Plan) -> int:
     if plan.namesrv_port is not None:
         root, host = plan.store.store_path_root_dir, plan.server.bind_address
         name_server = own_name_server(root, host, plan.namesrv_port)
-    app = BrokerApp(plan.settings, plan.store, plan.server, name_server=name_server)
+    app = BrokerApp(plan.settings, plan.store, plan.server, client_settings=plan.client, name_server=name_server)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

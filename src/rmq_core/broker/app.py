@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,12 +39,20 @@ from rmq_core.broker.stats import Stats
 from rmq_core.broker.topics import Topics
 from rmq_core.broker.transactions import Transactions
 from rmq_core.clock import Clock, SystemClock
-from rmq_core.config import BrokerSettings, NamesrvSettings, ServerSettings, StoreSettings, expand_path
+from rmq_core.config import (
+    BrokerSettings,
+    ClientSettings,
+    NamesrvSettings,
+    ServerSettings,
+    StoreSettings,
+    expand_path,
+)
 from rmq_core.errors import StoreError
 from rmq_core.namesrv.app import NameServer
 from rmq_core.net.connection import Connection
 from rmq_core.net.dispatch import Dispatcher
 from rmq_core.net.server import Server, server_options, server_tls
+from rmq_core.net.tls import TlsMode, client_tls
 from rmq_core.protocol.bodies import TopicConfigSerializeWrapper
 from rmq_core.store.disk import Disk
 from rmq_core.store.dispatcher import Appended
@@ -68,6 +77,7 @@ class BrokerApp:
         store_settings: StoreSettings | None = None,
         server_settings: ServerSettings | None = None,
         *,
+        client_settings: ClientSettings | None = None,
         name_server: NameServer | None = None,
         with_vip_port: bool = True,
         clock: Clock | None = None,
@@ -81,7 +91,9 @@ class BrokerApp:
         self.settings = settings or BrokerSettings()
         self.store_settings = store_settings or StoreSettings()
         self.server_settings = server_settings or ServerSettings()
+        self.client_settings = client_settings or ClientSettings()
         self.name_server = name_server
+        self._name_server_tls = self._tls_to_name_servers()
         self._with_vip_port = with_vip_port
         self.store_settings.store_path_root_dir = str(expand_path(self.store_settings.store_path_root_dir))
         clock = clock or SystemClock()
@@ -109,6 +121,7 @@ class BrokerApp:
             self.settings,
             self.store_settings,
             self.server_settings,
+            self.client_settings,
             clock=clock,
             store=store,
             pass_end_soon=self._server.pass_end_soon,
@@ -119,6 +132,12 @@ class BrokerApp:
         self.dispatcher.hot.update(handlers.hot_handlers(self.broker, self.dispatcher))
         self.port = 0
         self._is_started = False
+
+    def _tls_to_name_servers(self) -> ssl.SSLContext | None:
+        """As in Java, a broker that takes nothing but TLS asks others for it too; its own name server is plain."""
+        settings = self.client_settings
+        is_wanted = settings.use_tls or self.server_settings.tls_server_mode == TlsMode.ENFORCING
+        return client_tls(settings) if is_wanted and self.name_server is None else None
 
     def _build_parts(self) -> None:
         broker, settings = self.broker, self.settings
@@ -243,6 +262,8 @@ class BrokerApp:
             ha_address=f"{ha_host}:{self.port + HA_DISTANCE}",
             table=broker.topics.wrapper,
             on_ordered=broker.topics.mark_ordered,
+            connect_timeout_ms=self.client_settings.connect_timeout_millis,
+            tls=self._name_server_tls,
         )
 
     def _start_timers(self) -> None:
@@ -251,8 +272,8 @@ class BrokerApp:
         repeated: list[tuple[float | Callable[[], float], Callable[[], object]]] = [
             (load.interval_ms, load.measure),
             (SWEEP_MS, broker.long_polls.sweep),
-            (RECONNECT_MS, broker.registration.register_missing),
-            (lambda: broker.registration.period_ms, broker.registration.register_all),
+            (RECONNECT_MS, broker.registration.begin_missing),
+            (lambda: broker.registration.period_ms, broker.registration.begin_all),
             (EXPIRE_MS, broker.clients.expire),
             (settings.flush_consumer_offset_interval, lambda: broker.run(broker.offsets.persist)),
             (EXPIRE_MS, lambda: broker.run(broker.filters.persist)),

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmq_core.clock import Clock, Timer
-from rmq_core.config import BrokerSettings, ServerSettings, StoreSettings
+from rmq_core.config import BrokerSettings, ClientSettings, ServerSettings, StoreSettings
 from rmq_core.protocol.message import SCHEDULE_TOPIC, find_property
 from rmq_core.protocol.message_id import UniqueKeyFactory, month_range_ms
 from rmq_core.store.dispatcher import Appended
@@ -68,6 +68,7 @@ class Broker:
         settings: BrokerSettings,
         store_settings: StoreSettings,
         server_settings: ServerSettings,
+        client_settings: ClientSettings,
         *,
         clock: Clock,
         store: MessageStore,
@@ -76,6 +77,7 @@ class Broker:
         self.settings = settings
         self.store_settings = store_settings
         self.server_settings = server_settings
+        self.client_settings = client_settings
         self.clock = clock
         self.store = store
         self.address = ""

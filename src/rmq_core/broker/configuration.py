@@ -51,8 +51,8 @@ class Configuration:
     def text(self) -> str:
         """All settings without their secrets, as properties text."""
         broker = self._broker
-        properties = broker.server_settings.to_properties() | broker.store_settings.to_properties()
-        return format_properties(properties | broker.settings.to_properties())
+        parts = broker.client_settings, broker.server_settings, broker.store_settings, broker.settings
+        return format_properties({name: value for each in parts for name, value in each.to_properties().items()})
 
     async def update(self, text: str) -> None:
         """Change settings from `key=value` lines. Raises BrokerError; nothing has changed then.
@@ -68,7 +68,9 @@ class Configuration:
         if not black.isdisjoint(wanted):
             raise BrokerError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         try:
-            changed = update_all(wanted, broker.settings, broker.store_settings, broker.server_settings)
+            changed = update_all(
+                wanted, broker.settings, broker.store_settings, broker.server_settings, broker.client_settings
+            )
         except ConfigError as error:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         self._unstored |= {name: wanted[name] for name in changed}
@@ -84,7 +86,7 @@ class Configuration:
             log.info("the setting %s is now %s", name, wanted[name])
         if PERMISSION in changed:
             broker.topics.touch()
-            broker.begin(broker.registration.register_all())
+            broker.registration.begin_all()
 
     async def _store(self) -> None:
         file = self._broker.settings.broker_config_path

@@ -1,6 +1,6 @@
 """Keeps the name servers informed: who this broker is, where, and which topics it has.
 
-Each        Every name server has a channel and a state of its own: one that is silent delays nobody else.
+Each        Every name server has a channel, a state and a task of its own: one that is silent delays nobody else.
 Whole       The full table goes out at the start, each period, and at once after a reconnect or a refusal: a name
             server that came back empty knows everything a second later.
 One         A created topic is told alone; who waits for that waits a second at most.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import zlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ R = TypeVar("R", bound=Header)
 
 TOPIC_WAIT_S: Final = 1.0
 """So long an answer waits until name servers know a new topic."""
+START_WAIT_S: Final = 3.0
+"""So long a start waits for name servers that do not answer."""
 RECONNECT_MS: Final = 1000
 UNREGISTER_MS: Final = 1000
 
@@ -47,6 +50,10 @@ class _NameServer:
     """Whether it took the full table on the present connection."""
     is_reported: bool = False
     """Whether its silence has been logged."""
+    is_due: bool = False
+    """Whether it has to be given the table again, once what it is being given has been answered."""
+    task: asyncio.Task[None] | None = None
+    """Gives it the table."""
 
 
 class Registration:
@@ -61,6 +68,8 @@ class Registration:
         ha_address: str,
         table: Callable[[], TopicConfigSerializeWrapper],
         on_ordered: Callable[[list[str]], None],
+        connect_timeout_ms: float = 3_000,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """table() gives all topics; on_ordered() hears of topics that name servers call ordered."""
         self._settings = settings
@@ -69,6 +78,8 @@ class Registration:
         self._ha_address = ha_address
         self._table = table
         self._on_ordered = on_ordered
+        self._connect_timeout_ms = connect_timeout_ms
+        self._tls = tls
         self._servers: dict[str, _NameServer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
@@ -90,52 +101,69 @@ class Registration:
             self._begin(self._servers.pop(address).channel.close())
         for address in wanted:
             if address not in self._servers:
-                self._servers[address] = _NameServer(Channel(address, clock=self._clock))
+                channel = Channel(
+                    address, connect_timeout_ms=self._connect_timeout_ms, tls=self._tls, clock=self._clock
+                )
+                self._servers[address] = _NameServer(channel)
         return list(self._servers.values())
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # Registering
 
     async def register_all(self) -> None:
-        """Give every name server the full table; returns when each has answered or failed."""
-        await asyncio.gather(*(self._register(server) for server in self._name_servers()))
+        """Give every name server the full table; returns when each has answered or failed, or after 3 s."""
+        tasks = self.begin_all()
+        if tasks:
+            await asyncio.wait(tasks, timeout=START_WAIT_S)
 
-    async def register_missing(self) -> None:
-        """Give it to those whose connection ended, or who never took it."""
-        lost = [each for each in self._name_servers() if not each.is_registered or not each.channel.is_connected]
-        await asyncio.gather(*(self._register(server) for server in lost))
+    def begin_all(self) -> list[asyncio.Task[None]]:
+        """Have every name server given the full table as it is now."""
+        return [] if self._is_stopped else [self._begin_one(server) for server in self._name_servers()]
+
+    def begin_missing(self) -> None:
+        """Have it given to those whose connection ended, or who never took it."""
+        for server in [] if self._is_stopped else self._name_servers():
+            if server.task is None and not (server.is_registered and server.channel.is_connected):
+                self._begin_one(server)
+
+    def _begin_one(self, server: _NameServer) -> asyncio.Task[None]:
+        server.is_due = True
+        if server.task is None:
+            server.task = self._begin(self._register_while_due(server))
+        return server.task
+
+    async def _register_while_due(self, server: _NameServer) -> None:
+        try:
+            while server.is_due:
+                server.is_due = False
+                await self._register(server)
+        finally:
+            server.task = None
 
     async def register_topics(self, changed: TopicConfigSerializeWrapper) -> None:
         """Tell of changed topics; returns when all name servers know, or after a second."""
         if self._is_stopped:
             return
-        tasks = [
-            asyncio.get_running_loop().create_task(self._register_topics(server, changed))
-            for server in self._name_servers()
-        ]
-        self._tasks.update(tasks)
-        for task in tasks:
-            task.add_done_callback(self._tasks.discard)
+        tasks = [self._begin(self._register_topics(server, changed)) for server in self._name_servers()]
         if tasks:
             await asyncio.wait(tasks, timeout=TOPIC_WAIT_S)
 
     async def _register_topics(self, server: _NameServer, changed: TopicConfigSerializeWrapper) -> None:
         if not server.is_registered or not server.channel.is_connected:
-            await self._register(server)  # one topic alone would be refused
+            await self._begin_one(server)  # one topic alone would be refused
             return
         try:
             await self._send(server, changed)
         except RocketMQError:
             server.is_registered = False
-            await self._register(server)
+            await self._begin_one(server)
 
     async def _register(self, server: _NameServer) -> None:
-        if self._is_stopped:
-            return
         try:
             if not self._settings.force_register and server.is_registered and not await self._has_changed(server):
                 return

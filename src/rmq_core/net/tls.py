@@ -13,6 +13,7 @@ import ssl
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rmq_core.config import ClientSettings
 from rmq_core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,17 @@ def client_context(files: TlsFiles, *, verify_server: bool) -> ssl.SSLContext:
     if files.certificate:
         _load_pair(context, files, side="client")
     return context
+
+
+def client_tls(settings: ClientSettings) -> ssl.SSLContext:
+    """What settings say of connections with TLS. Raises ConfigError naming the setting that cannot be used."""
+    files = TlsFiles(
+        settings.tls_client_cert_path,
+        settings.tls_client_key_path,
+        settings.tls_client_key_password,
+        settings.tls_client_trust_cert_path,
+    )
+    return client_context(files, verify_server=settings.tls_client_auth_server)
 
 
 def _load_pair(context: ssl.SSLContext, files: TlsFiles, *, side: str) -> None:
