@@ -218,6 +218,32 @@ def test_a_newer_connection_carries_a_broker(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_a_goodbye_that_comes_late_does_not_remove_a_broker_that_is_back(tmp_path: Path, is_equal: bool) -> None:
+    """The old process says goodbye, and its connection closes, behind the new one's registration, which is equal to
+    the old one or not; the new one's own goodbye counts, on whichever of its connections."""
+    goodbye = r.UnregisterBroker("broker-a", "10.0.0.1:10911", "DefaultCluster", 0)
+
+    async def main() -> None:
+        async with name_servers(tmp_path) as (server,):
+            old, new, other = (FakeBroker("broker-a", "10.0.0.1:10911") for _ in range(3))
+            await old.register(server, table(["A", "B"]))
+            await new.register(server, table(["A", "B"], counter=not is_equal))
+            await old.channels[address_of(server)].call(goodbye)
+            assert await route(server, "A") is not None
+            await old.die()
+            await asyncio.sleep(0.05)
+            assert await route(server, "A") is not None
+            await other.register(server, table(["A", "B"]))
+            await new.register(server, table(["A", "B"]))
+            await new.channels[address_of(server)].call(goodbye)
+            assert await route(server, "A") is None
+            for broker in (new, other):
+                await broker.die()
+
+    run(main())
+
+
 def test_bodies_may_be_compressed_and_are_checked(tmp_path: Path) -> None:
     """zlib with and without the flag, a wrong checksum, a bomb, garbage: the last three are refused."""
 

@@ -103,7 +103,7 @@ class NameServer:
         self._schedule_scan()
 
     def _connection_closed(self, connection: Connection) -> None:
-        for cluster, address in self.routes.owned_by(connection):
+        for cluster, address in self.routes.owner_gone(connection):
             logger.warning("the connection of the broker at %s closed: removed", address)
             self.routes.unregister(cluster, address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,8 @@ from rmq_core.protocol.request import NoFields
 
 if TYPE_CHECKING:
     from rmq_core.namesrv.app import NameServer
+
+logger = logging.getLogger(__name__)
 
 HELP: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 INFLATED_SIZE_MAX = 64 << 20
@@ -88,7 +91,9 @@ def _order_topics(ns: NameServer) -> bytes:
 
 @handles(r.UnregisterBroker)
 async def unregister_broker(ns: NameServer, call: Call[r.UnregisterBroker]) -> Answer[NoFields]:
-    ns.routes.unregister(call.header.cluster_name, call.header.broker_addr)
+    header = call.header
+    if not ns.routes.goodbye(header.cluster_name, header.broker_addr, call.connection):
+        logger.warning("the broker at %s is back already: its goodbye came too late", header.broker_addr)
     return DONE
 
 

@@ -69,6 +69,14 @@ class Live:
     """Who carried its latest registration; when that goes, the broker goes."""
     digest: bytes = b""
     """Of the latest registration; empty where something else has changed this broker's data since."""
+    former: set[Hashable] = field(default_factory=set)
+    """Who carried earlier ones and may still say goodbye: that comes too late to count."""
+
+    def change_owner(self, owner: Hashable) -> None:
+        if owner is not self.owner:
+            self.former.add(self.owner)
+            self.former.discard(owner)
+            self.owner = owner
 
 
 @dataclass(slots=True)
@@ -114,7 +122,7 @@ class Routes:
             return False
         live.last_heard_ms = now_ms
         if owner is not None:
-            live.owner = owner
+            live.change_owner(owner)
         return True
 
     def register(
@@ -135,9 +143,11 @@ class Routes:
         is_news = holder is None or known is None or known.data_version != version
         self._enter_topics(broker, entry, is_news=is_news)
         key = (broker.cluster, broker.address)
-        self._live[key] = Live(
-            now_ms, broker.timeout_ms, version, broker.ha_address, broker.broker_name, owner, digest
-        )
+        live = Live(now_ms, broker.timeout_ms, version, broker.ha_address, broker.broker_name, owner, digest)
+        if known is not None:
+            known.change_owner(owner)
+            live.former = known.former
+        self._live[key] = live
         if broker.filter_servers is not None:
             self._filter_servers.pop(key, None)
             if broker.filter_servers:
@@ -215,6 +225,14 @@ class Routes:
         live = self._live.get((broker.cluster, master))
         return Registered(master, live.ha_address) if live is not None else Registered()
 
+    def goodbye(self, cluster: str, address: str, owner: Hashable) -> bool:
+        """A broker process says that it goes; False where it has come back meanwhile, over another connection."""
+        live = self._live.get((cluster, address))
+        if live is not None and owner in live.former:
+            return False
+        self.unregister(cluster, address)
+        return True
+
     def unregister(self, cluster: str, address: str) -> None:
         """Forget a broker process, and its broker name, topics and cluster where it was the last of them."""
         live = self._live.pop((cluster, address), None)
@@ -247,8 +265,10 @@ class Routes:
         if self._on_min_id_changed is not None:
             self._on_min_id_changed(broker_name, dict(self._brokers[broker_name].addresses), gone_address)
 
-    def owned_by(self, owner: Hashable) -> list[Address]:
-        """The brokers whose latest registration this owner carried."""
+    def owner_gone(self, owner: Hashable) -> list[Address]:
+        """The brokers whose latest registration this owner carried, which is forgotten."""
+        for live in self._live.values():
+            live.former.discard(owner)
         return [key for key, live in self._live.items() if live.owner is owner]
 
     def expired(self, now_ms: float) -> list[tuple[Address, Live]]:
