@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rmq_core.clock import ManualClock
 from rmq_core.errors import BrokerError
 from rmq_core.protocol import requests as r
 from rmq_core.protocol.bodies import MessageModel, SubscriptionGroupConfig
@@ -243,10 +244,11 @@ def test_a_waiting_pull_is_answered_when_its_time_is_over(tmp_path: Path, is_lon
 
 
 def test_waiting_pulls_are_bounded_and_end_with_their_connection(tmp_path: Path) -> None:
-    """The third of two is answered at once; the places of a closed connection are free again."""
+    """The third of two is answered at once; the places of a closed connection are free again, while the clock stands
+    still: nobody has to look for them first."""
 
     async def main() -> None:
-        async with broker_cluster(tmp_path, long_polls_max=2) as cluster:
+        async with broker_cluster(tmp_path, long_polls_max=2, clock=ManualClock()) as cluster:
             client, other = cluster.client(), cluster.client()
             await set_topic(client, "Orders")
             tasks = [

@@ -182,6 +182,7 @@ class BrokerApp:
         await self.broker.registration.register_topics(changed)
 
     def _connection_closed(self, connection: Connection) -> None:
+        self.broker.long_polls.connection_closed(connection)
         self.broker.clients.connection_closed(connection)
 
     def _notify(self) -> None:

@@ -1,6 +1,7 @@
 """Pulls that wait for a message: answered when one arrives that they want, or when their time is over.
 
 Wakes     Arrivals are announced at the end of a pass, so what waited is answered in the same pass.
+Closed    What a connection waits for goes with it, at once.
 Bound     So many pulls may wait; one more is answered at once, as if its time were over.
 """
 
@@ -31,6 +32,7 @@ Wanted = Callable[[int, bytes], bool]
 class Held:
     """One pull that waits."""
 
+    key: QueueKey
     connection: Connection
     offset: int
     deadline_ms: float
@@ -44,7 +46,9 @@ class LongPolls:
     def __init__(self, clock: Clock, *, count_max: int) -> None:
         self._clock = clock
         self._count_max = count_max
-        self._held: dict[QueueKey, list[Held]] = {}
+        # As keys of a dictionary they keep their order, and each can be taken out by itself.
+        self._held: dict[QueueKey, dict[Held, None]] = {}
+        self._held_for: dict[Connection, set[Held]] = {}
         self.count = 0
 
     def hold(
@@ -62,8 +66,9 @@ class LongPolls:
         """
         if self.count >= self._count_max:
             return False
-        held = Held(connection, offset, self._clock.monotonic_ms() + timeout_ms, wanted, resume)
-        self._held.setdefault(key, []).append(held)
+        held = Held(key, connection, offset, self._clock.monotonic_ms() + timeout_ms, wanted, resume)
+        self._held.setdefault(key, {})[held] = None
+        self._held_for.setdefault(connection, set()).add(held)
         self.count += 1
         return True
 
@@ -87,12 +92,12 @@ class LongPolls:
         waiting = self._held.pop(key, None)
         if waiting is None:
             return
-        due: list[Held] = []
-        kept: list[Held] = []
-        for held in waiting:
-            (due if is_due(held) else kept).append(held)
-        if kept:
-            self._held[key] = kept
+        due = [held for held in waiting if is_due(held)]
+        for held in due:
+            del waiting[held]
+            self._forget_for(held.connection, held)
+        if waiting:
+            self._held[key] = waiting
         self.count -= len(due)
         for held in due:
             if held.connection.is_open:
@@ -105,11 +110,26 @@ class LongPolls:
             log.exception("closing %s: a pull that waited cannot be answered", held.connection.peer)
             held.connection.abort()
 
+    def _forget_for(self, connection: Connection, held: Held) -> None:
+        of_connection = self._held_for[connection]
+        of_connection.discard(held)
+        if not of_connection:
+            del self._held_for[connection]
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget the pulls of a connection that is gone."""
+        for held in self._held_for.pop(connection, ()):
+            waiting = self._held[held.key]
+            del waiting[held]
+            if not waiting:
+                del self._held[held.key]
+            self.count -= 1
+
     def sweep(self) -> None:
-        """Wake those whose time is over, and forget those whose connection is gone."""
+        """Wake those whose time is over."""
         now_ms = self._clock.monotonic_ms()
         for key in list(self._held):
-            self._wake(key, lambda held: held.deadline_ms <= now_ms or not held.connection.is_open)
+            self._wake(key, lambda held: held.deadline_ms <= now_ms)
 
 
 def _is_wanted(held: Held, messages: list[Appended]) -> bool:
