@@ -155,6 +155,49 @@ def test_counts_and_sizes_are_kept(tmp_path: Path) -> None:
     run(main())
 
 
+def test_odd_numbers_are_answered(tmp_path: Path) -> None:
+    """Counts and sizes of nothing, below it and beyond 32 bits, offsets at both ends of 64 bits and beyond, times
+    that are over or never will be: each pull is answered, and the connection goes on."""
+    least, most = -(1 << 63), (1 << 63) - 1
+
+    async def main() -> None:
+        async with broker_cluster(tmp_path) as cluster:
+            client = cluster.client()
+            for _ in range(5):
+                await client.send("Orders", b"x")
+            connection = await client.channel.connect()
+
+            async def ask(**changed: Any) -> tuple[int, int, int]:
+                ext = pull_of(sys_flag=4, subscription="*").to_ext()
+                ext |= {name: str(value) for name, value in changed.items()}
+                response = await connection.exchange(Command(11, opaque=3, ext=ext), timeout_ms=60_000)
+                found = len(decode_pull_body(response.body)) if response.body else 0
+                return response.code, int((response.ext or {}).get("nextBeginOffset", -1)), found
+
+            for count, found in ((0, 1), (-1, 1), (-(1 << 31), 1), (33, 5), ((1 << 31) - 1, 5), (most, 5)):
+                assert await ask(maxMsgNums=count) == (0, found, found)
+            for size, found in ((0, 5), (-1, 5), (1, 1), ((1 << 31) - 1, 5)):
+                assert await ask(maxMsgBytes=size) == (0, found, found)
+            assert await ask(queueOffset=least) == (21, 0, 0)
+            assert await ask(queueOffset=most) == (21, 5, 0)
+            assert await ask(queueOffset=1 << 80) == (21, 5, 0)
+            for queue_id in (-1, 4, 1 << 40):
+                assert (await ask(queueId=queue_id))[0] == 29
+            for wait_ms in (0, -1, least):
+                assert await ask(queueOffset=5, sysFlag=6, suspendTimeoutMillis=wait_ms) == (19, 5, 0)
+            assert await ask(sysFlag=5, commitOffset=-1) == (0, 5, 5)
+            assert (await ask(sysFlag=5, commitOffset=1 << 80))[0] == 1
+            assert cluster.broker.offsets.query("CG", "Orders", 0) == -1
+            for text in ("", "1.5", "1e3", "many", "0x1"):
+                assert (await ask(queueOffset=text))[0] == 1
+            never = asyncio.ensure_future(ask(queueOffset=5, sysFlag=6, suspendTimeoutMillis=most))
+            await until_held(cluster, 1)
+            await client.send("Orders", b"x")
+            assert await never == (0, 6, 1)
+
+    run(main())
+
+
 def test_a_bulk_reader_gets_megabytes(tmp_path: Path) -> None:
     """Asking for more than 32 messages lifts the limits that protect small readers."""
 
@@ -244,8 +287,8 @@ def test_a_waiting_pull_is_answered_when_its_time_is_over(tmp_path: Path, is_lon
 
 
 def test_waiting_pulls_are_bounded_and_end_with_their_connection(tmp_path: Path) -> None:
-    """The third of two is answered at once; the places of a closed connection are free again, while the clock stands
-    still: nobody has to look for them first."""
+    """The third of two is answered at once; the places of a closed connection are free again, while the clock
+    stands still: nobody has to look for them first."""
 
     async def main() -> None:
         async with broker_cluster(tmp_path, long_polls_max=2, clock=ManualClock()) as cluster:
