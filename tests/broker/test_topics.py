@@ -206,6 +206,23 @@ def test_a_topic_of_the_broker_cannot_be_deleted(tmp_path: Path) -> None:
     run(main())
 
 
+def test_deleting_a_topic_touches_nothing_else(tmp_path: Path) -> None:
+    """Names that lead to directories elsewhere, empty ones that could be removed, and one that no path can have."""
+
+    async def main() -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        async with broker_cluster(tmp_path) as cluster:
+            client = cluster.client()
+            await client.send("Orders")
+            for name in (str(elsewhere), "../../../elsewhere", "Orders/..", ".", "..", "/", "\0", "x" * 1000):
+                assert await code_of(client.call(r.DeleteTopicInBroker(name))) == 0
+            assert elsewhere.is_dir()
+            assert [each.body for each in await client.messages("Orders")] == [b"hello"]
+
+    run(main())
+
+
 def test_all_topics_are_given_whole_or_in_pages(tmp_path: Path) -> None:
     """Pages cover the table once; a table that changed meanwhile starts again."""
 

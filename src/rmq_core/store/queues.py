@@ -200,4 +200,6 @@ class Queues:
                 if (ext := self.ext.pop(key, None)) is not None:
                     ext.files.remove()
             for kind in ("consumequeue", "consumequeue_ext"):
-                self.disk.remove_directory(self.root / kind / topic)
+                # By what is there: a name that a client made up may lead elsewhere.
+                if topic in self.disk.list_directories(self.root / kind):
+                    self.disk.remove_directory(self.root / kind / topic)
