@@ -38,7 +38,7 @@ class Client:
 
 def _java(version: str, *, binary: bool) -> Client:
     option = ["-Drocketmq.serialize.type=ROCKETMQ"] if binary else []
-    lacks = {"go_pull": "the scenario of the Go client's pull consumer"}
+    lacks = {}
     if version.startswith("5.3"):
         lacks["request"] = "its request() gives up as soon as the send is acknowledged, on Apache's own broker too"
         lacks["lite_pull on apache-4.9.7"] = (
@@ -53,16 +53,16 @@ def _java(version: str, *, binary: bool) -> Client:
 
 _GO_LACKS: Final = {
     "lite_pull": "it has no lite pull consumer",
+    "queries": "it has no such call",
 }
 _NODE_LACKS: Final = dict.fromkeys(
-    ("every_send", "batch", "orderly", "transactions", "lite_pull", "request", "go_pull"), "it has no such call"
+    ("every_send", "batch", "orderly", "transactions", "lite_pull", "request", "pull", "queries"),
+    "it has no such call",
 )
-_OURS_LACKS: Final = {"go_pull": "the scenario of the Go client's pull consumer"}
-
 CLIENTS: Final[dict[str, Client]] = {
     client.name: client
     for client in (
-        Client("ours", lambda: [sys.executable, str(HERE / "python_driver.py")], _OURS_LACKS),
+        Client("ours", lambda: [sys.executable, str(HERE / "python_driver.py")]),
         *(_java(version, binary=binary) for version in VERSIONS["rocketmq"] for binary in (False, True)),
         Client(f"go-{VERSIONS['go']}", lambda: [go_program()], _GO_LACKS),
         Client(f"ali-ons-{VERSIONS['ali_ons']}", lambda: ["node", str(node_folder() / "driver.js")], _NODE_LACKS),

@@ -1,32 +1,46 @@
-"""Keeps what each scenario came to, and writes docs/compatibility.md after a run of all of them."""
+"""Keeps what each scenario came to, and writes docs/compatibility.md from it."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 import pytest
 
-from interop.matrix import Matrix
+from interop.matrix import CELL, Matrix, place_of
 
 _MATRIX = pytest.StashKey[Matrix]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-matrix", action="store_true", help="write docs/compatibility.md from this run")
+    parser.addoption(
+        "--write-matrix",
+        choices=["whole", "part"],
+        help="write docs/compatibility.md from this run: anew, or only the cells that were run",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_MATRIX] = Matrix()
+    config.pluginmanager.register(_Reports(config.stash[_MATRIX]))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    report = yield
-    item.config.stash[_MATRIX].add(item, report)
-    return report
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under pytest-xdist all tests of a server, or else of a module, run in one process: it is started once."""
+    for item in items:
+        item.user_properties.append((CELL, place_of(item)))
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {parameters.get('server', '')}"))
+
+
+class _Reports:
+    """Takes the reports of all processes."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._matrix.add(report)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.getoption("write_matrix", False):
-        session.config.stash[_MATRIX].write()
+    how = session.config.getoption("write_matrix", None)
+    if how is not None and not hasattr(session.config, "workerinput"):
+        session.config.stash[_MATRIX].write(keeps=how == "part")

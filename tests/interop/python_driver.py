@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from rmq_core import (
+    Admin,
     LitePullConsumer,
     Message,
     MessageQueue,
     Producer,
+    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     RetryLater,
@@ -86,6 +89,12 @@ def message_of(order: Order, **more: Any) -> Message:
     )
 
 
+def started_from(order: Order) -> StartFrom:
+    if "at" in order:
+        return datetime.strptime(order["at"], "%Y%m%d%H%M%S").astimezone()
+    return START_FROM[order.get("from", "CONSUME_FROM_FIRST_OFFSET")]
+
+
 def checked(message: ReceivedMessage) -> TransactionDecision:
     say({"event": "check", "body": message.body.decode()})
     return DECISIONS[message.properties["check"]]
@@ -98,7 +107,7 @@ class Driver:
         self._name_server = name_server
         self._producers: dict[str, Producer] = {}
         self._transactions: dict[str, TransactionProducer] = {}
-        self._consumers: dict[str, list[PushConsumer | LitePullConsumer]] = {}
+        self._consumers: dict[str, list[PushConsumer | LitePullConsumer | PullConsumer]] = {}
         self._instances = 0
 
     def run(self, order: Order) -> Any:
@@ -150,7 +159,7 @@ class Driver:
         consumer = PushConsumer(
             name,
             name_server=self._name_server,
-            start_from=START_FROM[order.get("from", "CONSUME_FROM_FIRST_OFFSET")],
+            start_from=started_from(order),
             ordered="orderly" in order,
             broadcasting="broadcasting" in order,
             instance_name=f"driver-{id(self)}-{self._instances}" if "broadcasting" in order else None,
@@ -185,12 +194,44 @@ class Driver:
     def do_commit(self, order: Order) -> None:
         self._lite(order).commit()
 
+    def do_pull(self, order: Order) -> list[Any]:
+        """Everything in one queue from an offset on, asked for again until so many have come."""
+        name = order["name"]
+        if name not in self._consumers:
+            self._consumers[name] = [PullConsumer(name, name_server=self._name_server).start()]
+        [consumer] = self._consumers[name]
+        assert isinstance(consumer, PullConsumer)
+        found: list[Any] = []
+        offset = order.get("offset", 0)
+        while len(found) < order["count"]:
+            result = consumer.pull(self._queue(order), offset)
+            if not result.messages:
+                break
+            found += map(described, result.messages)
+            offset = result.next_offset
+        return found
+
+    def do_view(self, order: Order) -> Any:
+        with self._admin() as admin:
+            return described(admin.view_message(order["msgId"], topic=order["topic"]))
+
+    def do_query(self, order: Order) -> list[Any]:
+        with self._admin() as admin:
+            return [described(each) for each in admin.messages_by_key(order["topic"], order["key"])]
+
+    def do_search(self, order: Order) -> int:
+        with self._admin() as admin:
+            return admin.offset_by_time(self._queue(order), datetime.fromtimestamp(order["time"] / 1000, UTC))
+
     def do_stop(self, order: Order) -> None:
         name = order["name"]
         producers = [self._producers.pop(name, None), self._transactions.pop(name, None)]
         for client in [*producers, *self._consumers.pop(name, [])]:
             if client is not None:
                 client.close()
+
+    def _admin(self) -> Admin:
+        return Admin(name_server=self._name_server)
 
     def _lite(self, order: Order) -> LitePullConsumer:
         [consumer] = self._consumers[order["name"]]

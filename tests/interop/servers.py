@@ -12,6 +12,7 @@ from typing import Final
 import rmq_core
 from interop.apache import apache, mqadmin
 from interop.artifacts import ROCKETMQ
+from rmq_core import Admin
 from rmq_core.errors import BrokerError
 from rmq_core.net.blocking import BlockingChannel
 from rmq_core.protocol.requests import GetRouteinfoByTopic, UpdateAndCreateTopic
@@ -19,6 +20,8 @@ from rmq_core.protocol.requests import GetRouteinfoByTopic, UpdateAndCreateTopic
 SERVERS: Final = ("ours", *(f"apache-{version}" for version in ROCKETMQ))
 
 _SETTINGS: Final = {
+    # Otherwise new groups begin at 0 while a queue's first message is in memory, wherever they ask to begin.
+    "accessMessageInMemoryMaxRatio": "0",
     "enablePropertyFilter": "true",
     "messageDelayLevel": "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s",
     # The first check of a half message is a minute away otherwise. Under three seconds 5.3 would ask about decided
@@ -58,6 +61,12 @@ class Server:
         """Return when the name server knows it."""
         with BlockingChannel(self.name_server) as names:
             wait_until(lambda: _is_known(names, topic), f"the name server never heard of {topic}")
+
+    def committed(self, group: str, topic: str) -> list[int | None]:
+        """How far a group has come in each queue; None where it has not begun."""
+        with Admin(name_server=self.name_server) as admin:
+            offsets = admin.offsets(group, topic)
+        return [offsets[queue] for queue in sorted(offsets)]
 
     def mqadmin(self, version: str, *arguments: str) -> str:
         """What Apache's tool of that version prints, and how it ends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -11,7 +12,8 @@ import pytest
 
 from interop.clients import CLIENTS, Client
 from interop.driver import Driver, DriverError, Event
-from interop.servers import SERVERS, Server, running
+from interop.servers import SERVERS, Server, running, wait_until
+from rmq_core import Admin
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -54,7 +56,7 @@ def topic_of(test_name: str) -> str:
 def topic(request: pytest.FixtureRequest, server: Server) -> str:
     """A topic of this test, client and server alone."""
     name = topic_of(request.node.name)
-    server.create_topic(name)
+    server.create_topic(name, queues=1 if request.node.function.scenario == "positions" else 4)
     return name
 
 
@@ -160,12 +162,15 @@ def test_refused_messages_come_back_and_end_as_dead_letters(driver: Driver, topi
 
 @scenario("delay")
 def test_delayed_messages_come_at_their_time(driver: Driver, topic: str) -> None:
-    """Level 3 is three seconds here."""
+    """Levels 4, 3 and 1 are as many seconds here; the last one sent comes first."""
     driver.ask("producer", name=f"P_{topic}")
     driver.ask("push", name=f"G_{topic}", topic=topic)
-    driver.ask("send", name=f"P_{topic}", topic=topic, body="later", delayLevel=3)
-    [event] = driver.wait(lambda events: len(events) >= 1)
-    assert event["receivedAt"] - event["bornTimestamp"] >= 3000
+    for level in (4, 3, 1):
+        driver.ask("send", name=f"P_{topic}", topic=topic, body=f"{level}", delayLevel=level)
+    events = driver.wait(lambda events: len(events) >= 3)
+    assert [each["body"] for each in events] == ["1", "3", "4"]
+    for each in events:
+        assert each["receivedAt"] - each["bornTimestamp"] >= int(each["body"]) * 1000
 
 
 @scenario("transactions")
@@ -235,6 +240,79 @@ def test_a_group_that_starts_at_the_end_goes_on_from_its_progress(driver: Driver
     assert bodies(events) == Counter(["last"])
 
 
+@scenario("positions")
+def test_a_new_group_starts_at_the_first_message_at_a_time_or_at_the_last(
+    driver: Driver, topic: str, server: Server
+) -> None:
+    """Three groups on one queue with three old and three newer messages; then one more comes."""
+    driver.ask("producer", name=f"P_{topic}")
+    driver.ask("send_many", name=f"P_{topic}", topic=topic, body="old", count=3)
+    time.sleep(2.1)  # the time is told in whole seconds
+    at = time.strftime("%Y%m%d%H%M%S", time.localtime())
+    driver.ask("send_many", name=f"P_{topic}", topic=topic, body="new", count=3)
+    old, new = {"old0", "old1", "old2"}, {"new0", "new1", "new2"}
+    expected = {f"A_{topic}": {*old, *new, "last"}, f"B_{topic}": {*new, "last"}, f"D_{topic}": {"last"}}
+    driver.ask("push", name=f"A_{topic}", topic=topic)
+    driver.ask("push", name=f"B_{topic}", topic=topic, **{"from": "CONSUME_FROM_TIMESTAMP"}, at=at)
+    driver.ask("push", name=f"D_{topic}", topic=topic, **{"from": "CONSUME_FROM_LAST_OFFSET"})
+    driver.wait(lambda events: len(events) >= 9)
+    wait_until(lambda: server.committed(f"D_{topic}", topic) == [6], "the last group found no place to begin")
+    driver.ask("send", name=f"P_{topic}", topic=topic, body="last")
+    driver.wait(lambda events: bodies(events)["last"] >= 3)
+    assert {name: {each["body"] for each in driver.messages(name)} for name in expected} == expected
+
+
+@scenario("reset")
+def test_a_running_group_goes_back_when_it_is_reset(driver: Driver, topic: str, server: Server) -> None:
+    """Takes ten messages, is moved to the first one by our administration, and takes them again."""
+    driver.ask("producer", name=f"P_{topic}")
+    driver.ask("push", name=f"G_{topic}", topic=topic)
+    driver.ask("send_many", name=f"P_{topic}", topic=topic, body="m", count=10)
+    driver.wait(lambda events: len(events) >= 10)
+    with Admin(name_server=server.name_server) as admin:
+        admin.reset_offsets(f"G_{topic}", topic, "earliest")
+        events = driver.wait(lambda events: min(bodies(events)[f"m{n}"] for n in range(10)) >= 2)
+    assert bodies(events).keys() == {f"m{n}" for n in range(10)}
+
+
+@scenario("queries")
+def test_messages_are_found_by_id_key_unique_key_and_time(driver: Driver, topic: str, server: Server) -> None:
+    """Five messages with a key of their own and a common one, found in every way there is."""
+    driver.ask("producer", name=f"P_{topic}")
+    queue: dict[str, Any] = {"topic": topic, "broker": server.broker_name, "queueId": 0}
+    sent = [
+        driver.ask("send", name=f"P_{topic}", mode="queue", body=f"q{n}", keys=f"k{n} common", **queue)
+        for n in range(5)
+    ]
+
+    def found(key: str) -> set[str]:
+        return {each["body"] for each in driver.ask("query", name=f"P_{topic}", topic=topic, key=key)}
+
+    wait_until(lambda: _finds(found, "k4"), "the index never had the last key")
+    assert found("k2") == {"q2"}
+    assert found("common") == {f"q{n}" for n in range(5)}
+    for kind in ("offsetMsgId", "msgId"):
+        assert driver.ask("view", name=f"P_{topic}", topic=topic, msgId=sent[3][kind])["body"] == "q3"
+    last = driver.ask("view", name=f"P_{topic}", topic=topic, msgId=sent[4]["msgId"])
+    assert driver.ask("search", name=f"P_{topic}", time=last["storeTimestamp"] - 60_000, **queue) == 0
+    at = driver.ask("search", name=f"P_{topic}", time=last["storeTimestamp"], **queue)
+    assert at == min(n for n in range(5) if stored_at(driver, topic, sent[n]) == last["storeTimestamp"])
+    # Past the end Apache's brokers name the last message or the place behind it.
+    assert driver.ask("search", name=f"P_{topic}", time=last["storeTimestamp"] + 60_000, **queue) in (4, 5)
+
+
+def stored_at(driver: Driver, topic: str, sent: dict[str, Any]) -> int:
+    time_ms: int = driver.ask("view", name=f"P_{topic}", topic=topic, msgId=sent["msgId"])["storeTimestamp"]
+    return time_ms
+
+
+def _finds(found: Callable[[str], set[str]], key: str) -> bool:
+    try:
+        return bool(found(key))
+    except DriverError:  # Java's client throws where nothing is found
+        return False
+
+
 @scenario("lite_pull")
 @pytest.mark.parametrize("assign", [False, True], ids=["subscribe", "assign"])
 def test_lite_pull_reads_everything_and_commits(driver: Driver, topic: str, assign: bool) -> None:
@@ -261,7 +339,7 @@ def test_lite_pull_reads_everything_and_commits(driver: Driver, topic: str, assi
     assert again == ["last"]
 
 
-@scenario("go_pull")
+@scenario("pull")
 def test_one_queue_is_read_from_its_beginning(driver: Driver, topic: str, server: Server) -> None:
     """Sends 50 messages to a queue and pulls them in order."""
     driver.ask("producer", name=f"P_{topic}")

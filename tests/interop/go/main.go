@@ -248,8 +248,11 @@ func request(name string, order command) (any, error) {
 
 func startPush(name string, order command) error {
 	where := consumer.ConsumeFromFirstOffset
-	if order.text("from", "") == "CONSUME_FROM_LAST_OFFSET" {
+	switch order.text("from", "") {
+	case "CONSUME_FROM_LAST_OFFSET":
 		where = consumer.ConsumeFromLastOffset
+	case "CONSUME_FROM_TIMESTAMP":
+		where = consumer.ConsumeFromTimestamp
 	}
 	model := consumer.Clustering
 	if order["broadcasting"] != nil {
@@ -260,6 +263,7 @@ func startPush(name string, order command) error {
 		consumer.WithNsResolver(primitive.NewPassthroughResolver([]string{nameServer})),
 		consumer.WithInstance(instance()),
 		consumer.WithConsumeFromWhere(where),
+		consumer.WithConsumeTimestamp(order.text("at", "20000101000000")),
 		consumer.WithConsumerModel(model),
 		consumer.WithConsumerOrder(order["orderly"] != nil),
 		consumer.WithMaxReconsumeTimes(int32(order.number("maxReconsumeTimes", 16))),

@@ -12,9 +12,13 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -40,6 +44,7 @@ public class Driver {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQPushConsumer> PUSH = new ConcurrentHashMap<>();
     private static final Map<String, DefaultLitePullConsumer> LITE = new ConcurrentHashMap<>();
+    private static final Map<String, DefaultMQPullConsumer> PULL = new ConcurrentHashMap<>();
     private static String nameServer;
 
     public static void main(String[] arguments) throws Exception {
@@ -73,6 +78,10 @@ public class Driver {
             case "push": return startPush(name, command);
             case "lite": return startLite(name, command);
             case "poll": return poll(LITE.get(name), number(command, "timeout", 1000));
+            case "pull": return pull(name, command);
+            case "view": return describe(viewed(PRODUCERS.get(name), command));
+            case "query": return query(PRODUCERS.get(name), command);
+            case "search": return PRODUCERS.get(name).searchOffset(queue(command), number(command, "time", 0));
             case "commit": LITE.get(name).commitSync(); return null;
             case "stop": return stop(name);
             default: throw new IllegalArgumentException("unknown command " + command);
@@ -134,14 +143,30 @@ public class Driver {
             case "async":
                 return sendAsync(producer, message);
             case "queue":
-                return sent(producer.send(message, new MessageQueue(message.getTopic(), text(command, "broker", ""),
-                    (int) number(command, "queueId", 0))));
+                return sent(producer.send(message, queue(command)));
             case "selector":
                 return sent(producer.send(message, (queues, each, argument) ->
                     queues.get(Math.abs(argument.hashCode() % queues.size())), text(command, "argument", "")));
             default:
                 return sent(producer.send(message));
         }
+    }
+
+    private static MessageQueue queue(Map<String, Object> command) {
+        return new MessageQueue(text(command, "topic", ""), text(command, "broker", ""),
+            (int) number(command, "queueId", 0));
+    }
+
+    private static MessageExt viewed(DefaultMQProducer producer, Map<String, Object> command) throws Exception {
+        return producer.viewMessage(text(command, "topic", ""), text(command, "msgId", ""));
+    }
+
+    private static Object query(DefaultMQProducer producer, Map<String, Object> command) throws Exception {
+        QueryResult result = producer.queryMessage(text(command, "topic", ""), text(command, "key", ""), 64, 0,
+            Long.MAX_VALUE);
+        List<Object> found = new ArrayList<>();
+        result.getMessageList().forEach(message -> found.add(describe(message)));
+        return found;
     }
 
     private static Object sendAsync(DefaultMQProducer producer, Message message) throws Exception {
@@ -204,6 +229,9 @@ public class Driver {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(UUID.randomUUID().toString());
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(text(command, "from", "CONSUME_FROM_FIRST_OFFSET")));
+        if (command.get("at") != null) {
+            consumer.setConsumeTimestamp(text(command, "at", ""));
+        }
         if (command.get("sql") != null) {
             consumer.subscribe(text(command, "topic", ""), MessageSelector.bySql(text(command, "sql", "")));
         } else {
@@ -287,12 +315,37 @@ public class Driver {
         return found;
     }
 
+    /** Everything in one queue from an offset on, asked for again until so many have come. */
+    private static Object pull(String name, Map<String, Object> command) throws Exception {
+        if (!PULL.containsKey(name)) {
+            DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(name);
+            consumer.setNamesrvAddr(nameServer);
+            consumer.setInstanceName(UUID.randomUUID().toString());
+            consumer.start();
+            PULL.put(name, consumer);
+        }
+        List<Object> found = new ArrayList<>();
+        long offset = number(command, "offset", 0);
+        while (found.size() < number(command, "count", 1)) {
+            PullResult result = PULL.get(name).pull(queue(command), "*", offset, 32);
+            if (result.getPullStatus() != PullStatus.FOUND) {
+                return found;
+            }
+            result.getMsgFoundList().forEach(message -> found.add(describe(message)));
+            offset = result.getNextBeginOffset();
+        }
+        return found;
+    }
+
     private static Object stop(String name) {
         if (PRODUCERS.containsKey(name)) {
             PRODUCERS.remove(name).shutdown();
         }
         if (LITE.containsKey(name)) {
             LITE.remove(name).shutdown();
+        }
+        if (PULL.containsKey(name)) {
+            PULL.remove(name).shutdown();
         }
         for (String key : new ArrayList<>(PUSH.keySet())) {
             if (key.startsWith(name + "/")) {

@@ -60,6 +60,7 @@ const commands = {
   async push(order) {
     const consumer = new Consumer(options({
       consumerGroup: order.name, isBroadcast: Boolean(order.broadcasting), consumeFromWhere: order.from || 'CONSUME_FROM_FIRST_OFFSET',
+      ...(order.at ? { consumeTimestamp: order.at } : {}),
       maxReconsumeTimes: order.maxReconsumeTimes || 16,
     }));
     consumer.on('error', error => say({ event: 'error', error: String(error) }));
