@@ -52,7 +52,7 @@ soak: $(READY) ## half of a broker's full load for MINUTES=10: nothing lost, mem
 	@$(BIN)/python -m bench.soak --minutes $(MINUTES)
 
 interop: jdk $(READY) ## Apache's own clients and brokers against ours; needs Maven
-	@$(BIN)/python -m pytest tests/interop
+	@$(BIN)/python -m pytest tests/interop -n 4 --dist loadgroup --durations 10 --write-matrix whole
 
 bench-compare: jdk $(READY) ## speed beside Apache's broker; needs Maven
 	@$(BIN)/python -m bench.compare

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -112,8 +112,13 @@ def mqadmin(version: str, *arguments: str, home: Path) -> subprocess.CompletedPr
 
 
 @contextlib.contextmanager
-def apache(version: str, home: Path, *, kill: bool = False, **settings: str) -> Iterator[Apache]:
-    """Start both, and stop both in the end, or kill the broker. settings are those of the broker's file."""
+def apache(
+    version: str, home: Path, *, kill: bool = False, options: Sequence[str] = (), **settings: str
+) -> Iterator[Apache]:
+    """Start both, and stop both in the end, or kill the broker.
+
+    settings are those of the broker's file, options those of both Java machines.
+    """
     class_path = java_class_path(version)
     home.mkdir(parents=True, exist_ok=True)
     write_logback(home)
@@ -139,10 +144,10 @@ def apache(version: str, home: Path, *, kill: bool = False, **settings: str) -> 
     }
     (home / "broker.properties").write_text("".join(f"{name}={value}\n" for name, value in broker_settings.items()))
     with contextlib.ExitStack() as stack:
-        names = JavaProcess(_command(class_path, home, "namesrv.Namesrv", "256m"), "boot success")
+        names = JavaProcess(_command(class_path, home, "namesrv.Namesrv", "256m", options), "boot success")
         stack.callback(names.stop)
         names.wait_ready()
-        broker = JavaProcess(_command(class_path, home, "broker.Broker", "768m"), "boot success")
+        broker = JavaProcess(_command(class_path, home, "broker.Broker", "768m", options), "boot success")
         stack.callback(broker.stop, kill=kill)
         broker.wait_ready()
         yield Apache(
@@ -150,11 +155,11 @@ def apache(version: str, home: Path, *, kill: bool = False, **settings: str) -> 
         )
 
 
-def _command(class_path: str, home: Path, program: str, heap: str) -> list[str]:
+def _command(class_path: str, home: Path, program: str, heap: str, options: Sequence[str]) -> list[str]:
     file = "namesrv.properties" if program.startswith("namesrv") else "broker.properties"
     ratios = [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
     return [
-        *("java", *OPENS, f"-Xmx{heap}", "-XX:MaxDirectMemorySize=512m", *ratios),
+        *("java", *OPENS, f"-Xmx{heap}", "-XX:MaxDirectMemorySize=512m", *ratios, *options),
         *(f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path),
         *(f"org.apache.rocketmq.{program}Startup", "-c", str(home / file)),
     ]

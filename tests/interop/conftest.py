@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from interop.clients import CLIENTS
 from interop.matrix import CELL, Matrix, place_of
 
 _MATRIX = pytest.StashKey[Matrix]()
@@ -23,11 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under pytest-xdist all tests of a server, or else of a module, run in one process: it is started once."""
+    """Under pytest-xdist half of the clients of a server share a process and a server; else a module's tests do."""
     for item in items:
         item.user_properties.append((CELL, place_of(item)))
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {parameters.get('server', '')}"))
+        half = list(CLIENTS.values()).index(parameters["client"]) % 2 if "client" in parameters else ""
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {parameters.get('server', '')} {half}"))
 
 
 class _Reports:

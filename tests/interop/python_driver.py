@@ -25,7 +25,9 @@ from rmq_core import (
     TransactionDecision,
     TransactionProducer,
 )
+from rmq_core.client.options import ClientArguments
 from rmq_core.client.queue_offsets import StartFrom
+from rmq_core.net.tls import TlsFiles, client_context
 
 STATUS = {"OK": "SEND_OK"}
 START_FROM: Final[dict[str, StartFrom]] = {
@@ -103,8 +105,9 @@ def checked(message: ReceivedMessage) -> TransactionDecision:
 class Driver:
     """The clients that are running, by the name of their group."""
 
-    def __init__(self, name_server: str) -> None:
-        self._name_server = name_server
+    def __init__(self, name_server: str, trusted: str) -> None:
+        tls = client_context(TlsFiles(trusted=trusted), verify_server=True) if trusted else False
+        self._where: ClientArguments = {"name_server": name_server, "tls": tls}
         self._producers: dict[str, Producer] = {}
         self._transactions: dict[str, TransactionProducer] = {}
         self._consumers: dict[str, list[PushConsumer | LitePullConsumer | PullConsumer]] = {}
@@ -118,11 +121,11 @@ class Driver:
         name, over = order["name"], order.get("compressOver", 4096)
         if "checks" in order:
             self._transactions[name] = TransactionProducer(
-                name, topics=[order["topic"]], check=checked, name_server=self._name_server
+                name, topics=[order["topic"]], check=checked, **self._where
             ).start()
             return
         self._producers[name] = Producer(
-            name, name_server=self._name_server, timeout_ms=10_000, retries=0, compress_over_bytes=over
+            name, **self._where, timeout_ms=10_000, retries=0, compress_over_bytes=over
         ).start()
 
     def do_send(self, order: Order) -> Any:
@@ -156,13 +159,15 @@ class Driver:
     def do_push(self, order: Order) -> None:
         name = order["name"]
         self._instances += 1
+        where = self._where.copy()
+        if "broadcasting" in order:
+            where["instance_name"] = f"driver-{id(self)}-{self._instances}"
         consumer = PushConsumer(
             name,
-            name_server=self._name_server,
+            **where,
             start_from=started_from(order),
             ordered="orderly" in order,
             broadcasting="broadcasting" in order,
-            instance_name=f"driver-{id(self)}-{self._instances}" if "broadcasting" in order else None,
             reconsume_times_max=order.get("maxReconsumeTimes", 16),
             suspend_ms=100,
         )
@@ -179,7 +184,7 @@ class Driver:
 
     def do_lite(self, order: Order) -> None:
         name, topic = order["name"], order["topic"]
-        consumer = LitePullConsumer(name, name_server=self._name_server, start_from="earliest", auto_commit=False)
+        consumer = LitePullConsumer(name, **self._where, start_from="earliest", auto_commit=False)
         if "assign" in order:
             consumer.start()
             consumer.assign(consumer.fetch_queues(topic))
@@ -198,7 +203,7 @@ class Driver:
         """Everything in one queue from an offset on, asked for again until so many have come."""
         name = order["name"]
         if name not in self._consumers:
-            self._consumers[name] = [PullConsumer(name, name_server=self._name_server).start()]
+            self._consumers[name] = [PullConsumer(name, **self._where).start()]
         [consumer] = self._consumers[name]
         assert isinstance(consumer, PullConsumer)
         found: list[Any] = []
@@ -231,7 +236,7 @@ class Driver:
                 client.close()
 
     def _admin(self) -> Admin:
-        return Admin(name_server=self._name_server)
+        return Admin(**self._where)
 
     def _lite(self, order: Order) -> LitePullConsumer:
         [consumer] = self._consumers[order["name"]]
@@ -243,7 +248,8 @@ class Driver:
 
 
 def main() -> None:
-    driver = Driver(sys.argv[1])
+    *options, name_server = sys.argv[1:]
+    driver = Driver(name_server, "".join(option.removeprefix("--trust=") for option in options))
     say({"event": "ready"})
     for line in sys.stdin:
         order = json.loads(line)

@@ -93,7 +93,7 @@ def _is_known(names: BlockingChannel, topic: str) -> bool:
 
 @contextlib.contextmanager
 def running(name: str, home: Path, *, kill: bool = False, **settings: str) -> Iterator[Server]:
-    """Start it, and stop its broker in the end, or kill it."""
+    """Start it, and stop its broker in the end, or kill it. Settings of TLS hold for the name server too."""
     used = {**_SETTINGS, **settings}
     if name == "ours":
         with rmq_core.embedded(home / "store", **used) as broker:
@@ -101,5 +101,10 @@ def running(name: str, home: Path, *, kill: bool = False, **settings: str) -> It
             if kill:
                 broker.kill()
         return
-    with apache(name.removeprefix("apache-"), home, kill=kill, **used) as pair:
+    # Apache's programs have settings of TLS in a file of their own.
+    tls = {key: used.pop(key) for key in list(used) if key.startswith("tls.")}
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "tls.properties").write_text("".join(f"{key}={value}\n" for key, value in tls.items()))
+    options = [f"-Dtls.config.file={home / 'tls.properties'}"] if tls else []
+    with apache(name.removeprefix("apache-"), home, kill=kill, options=options, **used) as pair:
         yield Server(name, pair.name_server, settings.get("brokerName", "apache"), pair.broker, home)

@@ -121,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _serve(plan: Plan) -> int:
     name_server = None
     if plan.namesrv_port is not None:
-        root, host = plan.store.store_path_root_dir, plan.server.bind_address
-        name_server = own_name_server(root, host, plan.namesrv_port)
+        name_server = own_name_server(plan.store.store_path_root_dir, plan.namesrv_port, plan.server)
     app = BrokerApp(plan.settings, plan.store, plan.server, client_settings=plan.client, name_server=name_server)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -331,10 +331,22 @@ class BrokerApp:
                 log.error("%s cannot be saved: %s", type(table).__name__, error)
 
 
-def own_name_server(store_root: str, host: str, port: int, *, clock: Clock | None = None) -> NameServer:
-    """A name server for a broker that was given none; it keeps its files beside the store."""
+def own_name_server(
+    store_root: str, port: int, broker_server: ServerSettings, *, clock: Clock | None = None
+) -> NameServer:
+    """A name server for a broker that was given none; it keeps its files beside the store.
+
+    It listens where the broker does, with the broker's certificate. Plain connections it always takes: the broker
+    registers over one.
+    """
     home = Path(expand_path(store_root)) / "namesrv"
     settings = NamesrvSettings(
         kv_config_path=str(home / "kvConfig.json"), config_store_path=str(home / "namesrv.properties")
     )
-    return NameServer(settings, replace(ServerSettings(), bind_address=host, listen_port=port), clock=clock)
+    mode = "permissive" if broker_server.tls_server_mode == "enforcing" else broker_server.tls_server_mode
+    tls = {each.name: getattr(broker_server, each.name) for each in fields(broker_server) if "tls_" in each.name}
+    server = replace(
+        ServerSettings(),
+        **tls | {"bind_address": broker_server.bind_address, "listen_port": port, "tls_server_mode": mode},
+    )
+    return NameServer(settings, server, clock=clock)
