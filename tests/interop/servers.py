@@ -68,6 +68,13 @@ class Server:
             offsets = admin.offsets(group, topic)
         return [offsets[queue] for queue in sorted(offsets)]
 
+    def wait_for_progress(self, group: str, topic: str, count: int) -> None:
+        """Return when a group has committed so many messages: what a client has told us it has not yet finished."""
+        wait_until(
+            lambda: sum(offset or 0 for offset in self.committed(group, topic)) == count,
+            f"{group} never committed all it took",
+        )
+
     def mqadmin(self, version: str, *arguments: str) -> str:
         """What Apache's tool of that version prints, and how it ends."""
         done = mqadmin(version, *arguments, "-n", self.name_server, home=self.home)

@@ -225,13 +225,14 @@ def test_every_broadcasting_member_gets_every_message(driver: Driver, topic: str
     assert set(bodies(events).values()) == {2}
 
 
-@scenario("start_latest")
-def test_a_group_that_starts_at_the_end_goes_on_from_its_progress(driver: Driver, topic: str) -> None:
+@scenario("progress")
+def test_a_group_goes_on_from_its_progress(driver: Driver, topic: str, server: Server) -> None:
     """A first member takes ten messages and leaves; the second one gets only the eleventh."""
     driver.ask("producer", name=f"P_{topic}")
     driver.ask("send_many", name=f"P_{topic}", topic=topic, body="m", count=10)
     driver.ask("push", name=f"G_{topic}", topic=topic)
     driver.wait(lambda events: len(events) >= 10)
+    server.wait_for_progress(f"G_{topic}", topic, 10)
     driver.ask("stop", name=f"G_{topic}")
     driver.forget()
     driver.ask("push", name=f"G_{topic}", topic=topic)
