@@ -52,6 +52,17 @@ def test_alone_it_serves_brings_its_name_server_and_keeps_its_messages(tmp_path:
         assert received(broker.address, "Orders") == [b"kept"]
 
 
+def test_alone_on_another_address_it_is_found_there(tmp_path: Path) -> None:
+    """bindAddress alone: broker and name server listen, register and are announced on that address."""
+    with broker_program(tmp_path, "bindAddress=127.0.0.2") as broker:
+        assert broker.address.startswith("127.0.0.2:")
+        assert broker.name_server.startswith("127.0.0.2:")
+        send(broker.address, "Orders", b"kept")
+        with contextlib.closing(BlockingChannel(broker.name_server)) as channel:
+            route = TopicRouteData.decode(channel.call(r.GetRouteinfoByTopic("Orders")).body)
+        assert [list((each.broker_addrs or {}).values()) for each in route.broker_datas or ()] == [[broker.address]]
+
+
 def test_it_stops_cleanly_while_it_watches_its_input(tmp_path: Path) -> None:
     """SIGTERM while a thread waits for the end of standard input: that must not abort the interpreter."""
     process = subprocess.Popen(

@@ -21,6 +21,7 @@ from typing import Final
 
 from rmq_core.broker import logs
 from rmq_core.broker.app import BrokerApp, own_name_server
+from rmq_core.broker.hosts import from_here
 from rmq_core.config import (
     BROKER_DEFAULTS,
     USAGE,
@@ -78,10 +79,11 @@ def plan_of(arguments: Arguments) -> Plan:
     if arguments.file is not None:
         properties.setdefault("brokerConfigPath", arguments.file)
     elif is_alone:
+        host = properties.get("bindAddress", "127.0.0.1")
         properties = {
-            "bindAddress": "127.0.0.1",
-            "brokerIP1": "127.0.0.1",
-            "metricsBindAddress": "127.0.0.1",
+            "bindAddress": host,
+            "brokerIP1": from_here(host),
+            "metricsBindAddress": from_here(host),
             "storePathRootDir": "./store",
             **properties,
         }

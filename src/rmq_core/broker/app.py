@@ -26,7 +26,7 @@ from rmq_core.broker.configuration import Configuration
 from rmq_core.broker.consumer_offsets import ConsumerOffsetManager
 from rmq_core.broker.filters import ConsumerFilterManager
 from rmq_core.broker.groups import Groups
-from rmq_core.broker.hosts import own_address, packed_host, resolved
+from rmq_core.broker.hosts import from_here, joined, own_address, packed_host, resolved
 from rmq_core.broker.load import Load
 from rmq_core.broker.longpoll import SWEEP_MS, LongPolls
 from rmq_core.broker.loop_cache import STEP_MS as LOOP_CACHE_MS
@@ -222,7 +222,8 @@ class BrokerApp:
         await broker.transactions.start()
         if self.name_server is not None:
             self.name_server.start()
-            settings.namesrv_addr = f"127.0.0.1:{self.name_server.port}"
+            host = from_here(self.name_server.server_settings.bind_address)
+            settings.namesrv_addr = joined(host, self.name_server.port)
         self.port = self._listen()
         self._announce()
         broker.schedule.start()

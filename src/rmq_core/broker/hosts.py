@@ -38,6 +38,16 @@ def own_address() -> str:
     return found if found != "0.0.0.0" else "127.0.0.1"
 
 
+def from_here(bind_address: str) -> str:
+    """How programs on this machine reach what listens on an address."""
+    return "127.0.0.1" if bind_address in ("", "0.0.0.0", "::") else bind_address
+
+
+def joined(host: str, port: int) -> str:
+    """host:port as it is written in settings."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def resolved(host: str, setting: str) -> str:
     """The address of a host name, for records hold addresses only. Raises ConfigError."""
     try:
