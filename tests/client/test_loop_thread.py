@@ -79,7 +79,7 @@ def test_a_call_that_fails_on_the_loop_does_not_stop_what_was_posted_behind_it(
 
 def test_waiting_for_the_loop_on_its_own_thread_raises_at_once() -> None:
     """Calls a blocking form from the loop, where waiting would never end."""
-    thread = loop_thread.current()
+    thread = loop_thread.enter()
     client = Client(Opened)
     client.start()
 
@@ -90,6 +90,9 @@ def test_waiting_for_the_loop_on_its_own_thread_raises_at_once() -> None:
 
     assert thread.call(calls_back()) == "raised"
     client.close()
+    assert thread.is_alive
+    thread.let_go()
+    assert not thread.is_alive
 
 
 def test_a_blocking_form_opens_once_and_closes_once() -> None:
@@ -149,7 +152,7 @@ def test_a_program_ends_without_closing_anything() -> None:
     """Leaves a client open at the end of a program, which must end by itself and silently."""
     program = (
         "from rmq_core.client import loop_thread; import asyncio\n"
-        "loop_thread.current().submit(asyncio.sleep(1000))\n"
+        "loop_thread.enter().submit(asyncio.sleep(1000))\n"
         "print('end')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

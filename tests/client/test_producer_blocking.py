@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from rmq_core.client import loop_thread
 from rmq_core.client.blocking.producer import Producer
 from rmq_core.client.selectors import java_hash
 from rmq_core.client.send_hooks import SendContext, SendMode
@@ -373,7 +372,6 @@ def test_a_running_loop_does_not_mind(cluster: Threaded, topic: str) -> None:
 
 def test_closing_waits_for_what_is_in_flight_and_leaves_nothing(cluster: Threaded, topic: str) -> None:
     """Closes with a hundred sends in flight and call-backs to come; counts threads and sockets, five times over."""
-    loop_thread.current()
     for _ in range(2):  # the second round may not need more than the first
         before = threading.active_count(), open_sockets()
         for _ in range(5):

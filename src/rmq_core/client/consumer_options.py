@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from rmq_core.client.allocate import Allocate, allocate_strategy
 from rmq_core.client.arguments import checked_group, path_or_none, yes_or_no
@@ -15,12 +15,16 @@ from rmq_core.protocol.bodies import ConsumeFromWhere
 from rmq_core.protocol.message import DEFAULT_CONSUMER_GROUP
 
 
-class ConsumerArguments(ClientArguments, total=False):
+class MemberArguments(TypedDict, total=False):
     """Those of `ConsumerOptions`."""
 
     broadcasting: bool
     offset_dir: str | Path | None
     allocate: str | Allocate
+
+
+class ConsumerArguments(ClientArguments, MemberArguments, total=False):
+    """What every consumer takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

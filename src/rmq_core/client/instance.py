@@ -93,7 +93,7 @@ class ClientInstance:
         self._every(intervals.persist_ms, self._persist_offsets)
         if self.options.address_server is not None:
             self._every(intervals.address_refresh_ms, self.name_servers.refresh)
-        self.spawn(self._keep_balanced())
+        self.spawn(self._live())
 
     async def close(self) -> None:
         """Stop and close all connections. Producers and consumers have left before. Idempotent."""
@@ -385,6 +385,14 @@ class ClientInstance:
                     logger.warning("rebalancing %s failed: %s", consumer.group, error)
                 except Exception:  # one consumer's defect must not stop the others
                     logger.exception("rebalancing %s failed", consumer.group)
+
+    async def _live(self) -> None:
+        try:
+            await self._keep_balanced()
+        finally:
+            # Where nobody closed us this loop is ending, and no socket may outlive it.
+            for channel in list(self._channels.values()):
+                await channel.close()
 
     async def _keep_balanced(self) -> None:
         while True:

@@ -1,8 +1,10 @@
-"""The event loop of the blocking forms: one daemon thread of the process, started at first use.
+"""The event loop of the blocking forms: one daemon thread of the process, there as long as a client is open.
 
 Hand-over   post() appends to a deque and wakes the loop once per drain, however many threads post. call() waits for
             a coroutine; on one of our own loop threads it raises at once, where waiting would stop everything.
-Fork        A child has no such thread and must not touch the parent's loop: current() gives it a new one, and who
+Users       Open clients, and calls under way. When the last one lets go the loop ends; the next enter() starts
+            another one.
+Fork        A child has no such thread and must not touch the parent's loop: enter() gives it a new one, and who
             kept something of the old one finds out by belongs_here().
 End         atexit stops the loop within two seconds; what user code runs elsewhere is not waited for.
 """
@@ -19,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from rmq_core.errors import ClientError
+from rmq_core.errors import ClientClosedError, ClientError
 
 T = TypeVar("T")
 _STOP_S: Final = 2.0
@@ -43,12 +45,15 @@ def check_may_block(what: str) -> None:
 
 
 class LoopThread:
-    """An event loop in a daemon thread."""
+    """An event loop in a daemon thread. Who makes it is its first user."""
 
     def __init__(self, name: str = "rmq-client-io") -> None:
         self._pid = os.getpid()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_woken = False
+        self._counting = threading.Lock()
+        self._users = 1
+        self._is_ending = False
         self._ready = threading.Event()
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -62,6 +67,8 @@ class LoopThread:
             self.loop.call_soon(self._ready.set)
             with contextlib.suppress(asyncio.CancelledError):
                 runner.run(_forever())
+            self._is_ending = True
+            runner.run(self._drain_last())
 
     def belongs_here(self) -> bool:
         """Whether this process started it: a forked child did not."""
@@ -72,13 +79,45 @@ class LoopThread:
         """Whether it runs in this process."""
         return self.belongs_here() and self._thread.is_alive()
 
+    def hold(self) -> bool:
+        """Be one more user; False where it has ended or belongs to another process."""
+        if not self.is_alive:
+            return False
+        with self._counting:
+            if self._users == 0:
+                return False
+            self._users += 1
+            return True
+
+    def let_go(self) -> None:
+        """Be no user any more. The last one ends the loop, and waits for that unless it runs there."""
+        if not self.belongs_here():
+            return
+        with self._counting:
+            self._users -= 1
+            is_last = self._users == 0
+        if is_last:
+            self.stop()
+
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Run a function on the loop soon, in the order of posting. For any thread."""
+        """Run a function on the loop soon, in the order of posting. For any thread.
+
+        Raises ClientClosedError where the loop has ended.
+        """
         self._posted.append((function, arguments))
+        # Looked at after the append: what is there when the loop ends is still run.
+        if self._is_ending:
+            raise ClientClosedError("the clients' loop has ended")
         if not self._is_woken:
             # Two threads may both see False and wake twice; nobody sees True while nothing will come.
             self._is_woken = True
-            self.loop.call_soon_threadsafe(self._drain)
+            try:
+                self.loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # it ended just now
+                raise ClientClosedError("the clients' loop has ended") from None
+
+    async def _drain_last(self) -> None:
+        self._drain()
 
     def _drain(self) -> None:
         self._is_woken = False
@@ -94,30 +133,49 @@ class LoopThread:
                 )
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Start a coroutine on the loop, which does not end before it. Raises ClientClosedError where it has."""
+        self._hold_for(work)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        future.add_done_callback(lambda _: self.let_go())
+        return future
+
+    def _hold_for(self, work: Coroutine[Any, Any, object]) -> None:
+        if not self.hold():
+            work.close()
+            raise ClientClosedError("the clients' loop has ended")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for what it gives."""
+        """Run a coroutine on the loop and wait for what it gives. Raises ClientClosedError where that has ended."""
         try:
             check_may_block("this call")
         except ClientError:
             work.close()
             raise
-        future = self.submit(work)
+        self._hold_for(work)
         try:
-            return future.result()
-        except BaseException:  # KeyboardInterrupt above all: the work must not go on unseen
-            future.cancel()
-            raise
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            try:
+                return future.result()
+            except BaseException:  # KeyboardInterrupt above all: the work must not go on unseen
+                future.cancel()
+                raise
+        finally:
+            self.let_go()
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
-        """End the loop; what runs on it is cancelled."""
-        if not self.is_alive:
+        """End the loop; what runs on it is cancelled. Wait so long at most, and not on the loop itself."""
+        if not self.belongs_here():
             return
+        with self._counting:
+            self._users = 0
         with contextlib.suppress(RuntimeError):  # it ended by itself meanwhile
             self.loop.call_soon_threadsafe(_cancel_all, self.loop)
-        self._thread.join(timeout_s)
+        self.wait_end(timeout_s)
+
+    def wait_end(self, timeout_s: float = _STOP_S) -> None:
+        """Return once it has ended, if nobody uses it any more; at once on the loop itself."""
+        if self._users == 0 and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
 
 
 async def _forever() -> None:
@@ -141,16 +199,13 @@ _starting = threading.Lock()
 _current: LoopThread | None = None
 
 
-def current() -> LoopThread:
-    """The loop thread of this process, started if need be."""
+def enter() -> LoopThread:
+    """The loop thread of this process, with one user more; started if need be."""
     global _current  # noqa: PLW0603
-    thread = _current
-    if thread is None or not thread.is_alive:
-        with _starting:
-            if _current is None or not _current.is_alive:
-                _current = LoopThread()
-            thread = _current
-    return thread
+    with _starting:
+        if _current is None or not _current.hold():
+            _current = LoopThread()
+        return _current
 
 
 def _forget() -> None:
@@ -159,7 +214,7 @@ def _forget() -> None:
 
 
 def _stop_at_exit() -> None:
-    if _current is not None:
+    if _current is not None and _current.is_alive:
         _current.stop()
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.client.arguments import whole_number, yes_or_no
-from rmq_core.client.consumer_options import ConsumerArguments, ConsumerOptions
+from rmq_core.client.consumer_options import ConsumerOptions, MemberArguments
 from rmq_core.client.flow import FlowLimits
+from rmq_core.client.options import ClientArguments
 from rmq_core.client.queue_offsets import StartFrom, checked_start_from
 from rmq_core.client.send_back import RECONSUME_FOR_EVER, RECONSUME_TIMES_MAX
 
@@ -16,7 +17,7 @@ BATCH_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_000
 
 
-class PushArguments(ConsumerArguments, total=False):
+class ListenerArguments(MemberArguments, total=False):
     """Those of `PushOptions`."""
 
     start_from: StartFrom
@@ -34,6 +35,10 @@ class PushArguments(ConsumerArguments, total=False):
     suspend_ms: int
     pull_batch_size: int
     pull_interval_ms: int
+
+
+class PushArguments(ClientArguments, ListenerArguments, total=False):
+    """What every push consumer takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

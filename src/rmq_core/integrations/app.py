@@ -23,18 +23,16 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
-from rmq_core.client.allocate import Allocate
 from rmq_core.client.blocking.producer import Producer
 from rmq_core.client.blocking.push_consumer import PushConsumer
 from rmq_core.client.blocking.transactions import TransactionProducer
 from rmq_core.client.loop_thread import is_client_thread
 from rmq_core.client.options import ClientArguments, client_options
 from rmq_core.client.producer_options import ProducerArguments
+from rmq_core.client.push_options import ListenerArguments
 from rmq_core.client.received import ReceivedMessage
 from rmq_core.client.signals import on_interrupt
 from rmq_core.client.transactions import HalfMessage, TransactionResult
@@ -55,35 +53,12 @@ _POLL_S: Final = 0.5
 """Waiting without end cannot be interrupted on every system."""
 
 
-class ConsumerArguments(TypedDict, total=False):
-    """What a listener's consumer may be told; see PushConsumer."""
-
-    start_from: datetime | Literal["latest", "earliest"]
-    concurrency: int
-    ordered: bool
-    broadcasting: bool
-    batch_size_max: int
-    allocate: str | Allocate
-    cache_count_max: int
-    cache_size_max_bytes: int
-    queue_cache_size_max_bytes: int
-    span_max: int
-    topic_cache_count_max: int | None
-    topic_cache_size_max_bytes: int | None
-    reconsume_times_max: int | None
-    consume_timeout_ms: int
-    suspend_ms: int
-    pull_batch_size: int
-    pull_interval_ms: int
-    offset_dir: str | Path | None
-
-
 @dataclass(frozen=True, slots=True)
 class _Consuming:
     """The consumer of a group, and what it was made with."""
 
     consumer: PushConsumer
-    options: ConsumerArguments
+    options: ListenerArguments
 
 
 class App:
@@ -140,7 +115,7 @@ class App:
         tags: str | None = None,
         sql: str | None = None,
         into: Any = None,
-        **consumer: Unpack[ConsumerArguments],
+        **consumer: Unpack[ListenerArguments],
     ) -> Callable[[L], L]:
         """Have a function, or a class with `on_message`, called with the messages of a topic.
 
@@ -164,7 +139,7 @@ class App:
         tags: str | None = None,
         sql: str | None = None,
         into: Any = None,
-        **consumer: Unpack[ConsumerArguments],
+        **consumer: Unpack[ListenerArguments],
     ) -> Callable[[F], F]:
         """Have a function answer requests: what it returns is converted and sent back to who asked."""
         if consumer.get("batch_size_max", 1) > 1:
@@ -206,7 +181,7 @@ class App:
         tags: str | None,
         sql: str | None,
         handler: Callable[[Any], Any],
-        options: ConsumerArguments,
+        options: ListenerArguments,
     ) -> None:
         if self._is_closing:
             raise ClientClosedError("this App was closed; make a new one")

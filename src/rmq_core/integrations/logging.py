@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Unpack
 
 from rmq_core.client.blocking.producer import Producer
-from rmq_core.client.loop_thread import current, is_client_thread
+from rmq_core.client.loop_thread import enter, is_client_thread
 from rmq_core.client.producer_options import ProducerArguments
 from rmq_core.client.send_results import BatchSendError
 from rmq_core.errors import RocketMQError
@@ -68,7 +68,7 @@ class RocketMQHandler(logging.Handler):
         self._queue_count_max = queue_count_max
         self._make_producer: Callable[[], Producer] = lambda: Producer(group, **producer)
         self._make_producer()  # wrong arguments are told now, and not by a thread
-        current()  # an interpreter that is about to end starts no loop any more
+        self._clients = enter()  # kept: an interpreter that is about to end starts no loop any more
         self.dropped = 0
         self._complained_at = -_COMPLAINT_S
         self._is_ended = False
@@ -153,6 +153,7 @@ class RocketMQHandler(logging.Handler):
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._close_timeout_s)
+        self._clients.let_go()
         super().close()
 
     # The thread

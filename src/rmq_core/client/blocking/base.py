@@ -58,9 +58,14 @@ class BlockingClient(Generic[A]):
             if self._is_closed:
                 raise ClientClosedError(f"this {type(self).__name__} was closed")
             if self._inner is None:
-                thread = loop_thread.current()
-                self._inner = thread.call(self._open())
-                self._thread = thread
+                # Kept before the start: listeners may call us before it has come to its end.
+                thread = self._thread = loop_thread.enter()
+                try:
+                    self._inner = thread.call(self._open())
+                except BaseException:
+                    self._thread = None
+                    thread.let_go()
+                    raise
             return self._inner
 
     async def _open(self) -> A:
@@ -86,15 +91,20 @@ class BlockingClient(Generic[A]):
 
     def _close(self, work: Callable[[A], Coroutine[Any, Any, None]]) -> None:
         if loop_thread.is_client_thread():
-            self._is_closed = True
-            if self._inner is not None and self._thread is not None:
-                self._thread.submit(work(self._inner))
+            was_closed, self._is_closed = self._is_closed, True
+            inner, thread = self._inner, self._thread
+            if inner is not None and thread is not None and not was_closed:
+                leave = thread.let_go
+                thread.submit(work(inner)).add_done_callback(lambda _: leave())
             return
         with self._opening:
             was_closed, self._is_closed = self._is_closed, True
             inner, thread = self._inner, self._thread
             if inner is not None and thread is not None and thread.is_alive and not was_closed:
-                thread.call(work(inner))
+                try:
+                    thread.call(work(inner))
+                finally:
+                    thread.let_go()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -8,6 +8,7 @@ Fork       A child must make its own consumer; this one raises ForkedError there
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -137,9 +138,9 @@ class LitePullConsumer(BlockingClient[AsyncLitePullConsumer]):
         return taken
 
     def _post(self, function: Callable[..., object], *arguments: object) -> None:
-        thread = self._thread
-        if thread is not None and thread.is_alive:
-            thread.post(function, *arguments)
+        if self._thread is not None and self._thread.is_alive:
+            with contextlib.suppress(ClientClosedError):  # nobody is left who wants to know
+                self._thread.post(function, *arguments)
 
     # Progress
 

@@ -173,10 +173,7 @@ class Producer(BlockingClient[ProducerCore]):
 
     def _post(self, function: Callable[..., object], *arguments: object) -> None:
         assert self._thread is not None
-        try:
-            self._thread.post(function, *arguments)
-        except RuntimeError:  # the interpreter is ending, and the loop before it
-            raise ClientClosedError("the clients' loop has ended; nothing is sent any more") from None
+        self._thread.post(function, *arguments)
 
     def send_async(
         self,

@@ -8,6 +8,7 @@ Fork       A child cannot be a member with its parent's identity: a consumer tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeVar, Unpack, overload
@@ -98,7 +99,6 @@ class PushConsumer(BlockingClient[push_consumer.PushConsumer]):
         self._there(lambda: self._consumer.unsubscribe(topic))
 
     async def _open(self) -> push_consumer.PushConsumer:
-        self._thread = loop_thread.current()  # listeners may call us before the start has come to its end
         consumer = await super()._open()
         self._waiter = asyncio.get_running_loop().create_task(self._tell_end())
         return consumer
@@ -106,6 +106,8 @@ class PushConsumer(BlockingClient[push_consumer.PushConsumer]):
     async def _tell_end(self) -> None:
         await self._consumer.closed()
         self._ended.set()
+        assert self._thread is not None
+        self._thread.let_go()
 
     def close(self, timeout_ms: int = 10_000) -> None:
         """Fetch no more, wait up to timeout_ms for running listeners, store progress and leave. Idempotent.
@@ -123,7 +125,10 @@ class PushConsumer(BlockingClient[push_consumer.PushConsumer]):
         if thread is None or not thread.is_alive:
             self._ended.set()  # never started, or started by the parent of this process
         else:
-            thread.call(self._consumer.close(timeout_ms))
+            with contextlib.suppress(ClientClosedError):  # a listener of ours has closed it, and the loop with it
+                thread.call(self._consumer.close(timeout_ms))
+            self._ended.wait(_POLL_S)
+            thread.wait_end()
 
     def _is_listener_here(self) -> bool:
         return self._consumer in (ThreadWorkers.owner_here(), TaskWorkers.owner_here())
