@@ -107,6 +107,7 @@ class BrokerApp:
             tls=server_tls(self.server_settings),
             on_pass_end=self._end_pass,
             on_close=self._connection_closed,
+            last_answers=self._all_durable,
         )
         store = MessageStore(
             self.store_settings,
@@ -184,6 +185,12 @@ class BrokerApp:
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.long_polls.connection_closed(connection)
         self.broker.clients.connection_closed(connection)
+
+    async def _all_durable(self) -> None:
+        """With SYNC_FLUSH senders are answered when the disk has what they sent."""
+        store = self.broker.store
+        if store.flusher.is_sync:
+            await self.broker.durable(store.log.end)
 
     def _notify(self) -> None:
         """Have the store polled on the loop's thread; called in any thread."""

@@ -185,6 +185,7 @@ class Connection(asyncio.Protocol):
         self._output_size = 0
         """Of what send() collected; the small replies of hot handlers are not counted."""
         self._is_paused = False
+        self._is_ending = False
         self._pending: dict[int, _Pending] = {}
         self._sweep: Timer | None = None
         self._sweep_at_ms = 0.0
@@ -224,6 +225,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.idle_sweeps = 0
+        if self._is_ending:
+            return
         decoder = self._decoder
         before = decoder.pending_size
         try:
@@ -373,6 +376,11 @@ class Connection(asyncio.Protocol):
                 self.abort()
             elif waiting > self.limits.output_hard_bytes:
                 transport.pause_reading()
+
+    def take_no_more(self) -> None:
+        """Pass over what the peer still sends; what it asked before is answered."""
+        # It is read all the same: a connection that is closed over unread bytes is reset, and answers may be lost.
+        self._is_ending = True
 
     def close(self) -> None:
         """Write what is waiting, then close."""

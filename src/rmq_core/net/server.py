@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from rmq_core.clock import Clock, SystemClock, Timer
@@ -54,7 +54,9 @@ class Server:
         on_pass_end: Callable[[], None] | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
+        last_answers: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        """last_answers() returns when all that hot handlers answer later has been answered; asked at the end."""
         self.dispatcher = dispatcher
         self.connections: set[Connection] = set()
         self.tls = tls or ServerTls()
@@ -66,6 +68,7 @@ class Server:
         """Have on_pass_end called at the end of this pass, whether or not anybody is answered in it."""
         self._on_open = on_open
         self._on_close = on_close
+        self._last_answers = last_answers
         self._listeners: list[Listener] = []
         self._timers: dict[str, Timer] = {}
         self._all_closed = asyncio.Event()
@@ -133,6 +136,13 @@ class Server:
         self._listeners.clear()
         self._timers.clear()
         await self.dispatcher.drain(drain_ms)
+        for connection in list(self.connections):
+            connection.take_no_more()
+        # What came meanwhile.
+        await self.dispatcher.drain(drain_ms)
+        if self._last_answers is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._last_answers(), drain_ms / 1000)
         # One more pass: the answers of the last calls are written at its end.
         await asyncio.sleep(0)
         for connection in list(self.connections):
