@@ -104,6 +104,7 @@ def test_a_broker_without_name_servers_shares_its_own_queues(tmp_path: Path) -> 
             await clock.advance(31_000)
             own = [("broker-a", 0), ("broker-a", 1)]
             assert await asyncio.wait_for(assigned(client, "m-1"), 60) == own
-            assert await asyncio.wait_for(assigned(client, "m-1", topic="%RETRY%G"), 60) == [("broker-a", 0)]
+            for _ in range(2):  # asked, and kept
+                assert await asyncio.wait_for(assigned(client, "m-1", topic="%RETRY%G"), 60) == [("broker-a", 0)]
 
     run(main())

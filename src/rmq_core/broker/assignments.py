@@ -71,7 +71,7 @@ class Assignments:
         kept_ms = broker.settings.load_balance_poll_name_server_interval
         known = self._routes.get(topic)
         if known is not None and now_ms - known[0] < kept_ms:
-            return known[1]
+            return known[1] or self._own(topic)
         try:
             answer = await broker.registration.ask(GetRouteinfoByTopic(topic))
             queues = _readable(topic, TopicRouteData.decode(answer.body))
