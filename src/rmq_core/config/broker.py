@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.config.settings import Settings, key, no_effect
+from rmq_core.errors import ConfigError
 
 BROKER_DEFAULTS: Final = {"listenPort": "10911"}
 """What a broker sets in ServerSettings; for load(defaults=...)."""
 
 INT_MAX: Final = (1 << 31) - 1
+PORT_MAX: Final = 65_535
 
 
 @dataclass(kw_only=True)
@@ -446,3 +448,9 @@ class BrokerSettings(Settings):
         if self.broker_name == "":
             self.broker_name = socket.gethostname() or "DEFAULT_BROKER"
         super().__post_init__()
+
+    def check_together(self) -> None:
+        for address in (self.namesrv_addr or "").split(";"):
+            host, _, port = address.strip().rpartition(":")
+            if address.strip() and not (host and port.isdecimal() and int(port) <= PORT_MAX):
+                raise ConfigError("namesrvAddr", self.namesrv_addr, f"{address.strip()!r} is not host:port")
