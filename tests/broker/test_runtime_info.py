@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,24 @@ def test_the_values_say_what_the_broker_does(tmp_path: Path) -> None:
             assert 0 < float(table["commitLogDiskRatio"]) <= 1
             assert table["commitLogDirCapacity"].startswith("Total : ")
             assert table["scheduleMessageOffset_3"] == "1,1"
+
+    run(main())
+
+
+def test_the_free_space_counts_what_is_kept_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that keeps a quarter for the administrator: Apache's broker calls it free, and full what is not
+    for users: the ratio is that of the cleaning, rounded up."""
+    of_files = os.statvfs(tmp_path)
+    reserved = list(of_files)
+    reserved[:5] = [4096, 4096, 4 << 18, 2 << 18, 1 << 18]
+
+    async def main() -> None:
+        async with broker_cluster(tmp_path) as cluster:
+            monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(reserved))
+            answer = await cluster.client().call(r.GetBrokerRuntimeInfo())
+            table = KVTable.decode(answer.body).table
+            assert table["commitLogDirCapacity"] == "Total : 4.0 GiB, Free : 2.0 GiB."
+            assert table["commitLogDiskRatio"] == "0.67"
 
     run(main())
 

@@ -6,8 +6,8 @@ too: nothing waits in front of a loop, and there is no timer.
 
 from __future__ import annotations
 
+import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rmq_core.broker.consume_stats import stored_at_ms
@@ -124,30 +124,23 @@ def _scheduled(broker: Broker) -> dict[str, str]:
 
 
 def _on_disk(store: MessageStore) -> dict[str, str]:
-    segments = store.log.segments
-    folders = sorted({segments.path(start).parent for start in segments.starts}) or [store.root]
-    ratios = {folder: _used_ratio(folder) for folder in folders}
-    table = {f"commitLogDiskRatio_{folder}": f"{ratio:.2f}" for folder, ratio in ratios.items()}
-    total, free = _space(folders[0])
+    retention = store.retention
+    ratios = retention.log_ratios() or {store.root: retention.queue_ratio()}
+    table = {f"commitLogDiskRatio_{folder}": _hundredths(ratio) for folder, ratio in ratios.items()}
+    found = os.statvfs(next(iter(ratios)))
+    # What is kept back for the administrator counts as free, as in Java; the ratios leave it out, as there.
+    total, free = found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
     return table | {
-        "commitLogDiskRatio": f"{min(ratios.values()):.2f}",
-        "consumeQueueDiskRatio": f"{_used_ratio(store.root):.2f}",
+        "commitLogDiskRatio": _hundredths(min(ratios.values())),
+        "consumeQueueDiskRatio": _hundredths(retention.queue_ratio()),
         "commitLogDirCapacity": f"Total : {readable(total)}, Free : {readable(free)}.",
         "earliestMessageTimeStamp": str(stored_at_ms(store, store.log.start) or -1),
     }
 
 
-def _space(folder: Path) -> tuple[int, int]:
-    found = os.statvfs(folder)
-    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-
-
-def _used_ratio(folder: Path) -> float:
-    try:
-        total, free = _space(folder)
-    except OSError:  # removed, or a device that is gone
-        return -1.0
-    return (total - free) / total if total else 0.0
+def _hundredths(ratio: float) -> str:
+    """Rounded up, as Apache's broker does."""
+    return str(math.ceil(ratio * 100) / 100)
 
 
 def readable(size: int) -> str:

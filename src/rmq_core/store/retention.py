@@ -64,9 +64,16 @@ class Retention:
 
     def used_ratio(self) -> float:
         """How full the disk is: of several folders of the log the emptiest counts, and the queues' own."""
-        folders = {path.parent for path in map(self._log.segments.path, self._log.segments.starts)}
-        log_ratio = min((self._disk.used_ratio(folder) for folder in folders), default=-1.0)
-        return max(log_ratio, self._disk.used_ratio(Path(self._queues.root)))
+        return max(min(self.log_ratios().values(), default=-1.0), self.queue_ratio())
+
+    def log_ratios(self) -> dict[Path, float]:
+        """How full the disk of each folder of the log is."""
+        folders = sorted({path.parent for path in map(self._log.segments.path, self._log.segments.starts)})
+        return {folder: self._disk.used_ratio(folder) for folder in folders}
+
+    def queue_ratio(self) -> float:
+        """How full the disk of the queues is."""
+        return self._disk.used_ratio(Path(self._queues.root))
 
     def run(self) -> Cleaned:
         """Remove what is due."""
