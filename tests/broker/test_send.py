@@ -185,6 +185,23 @@ def test_refusals_carry_region_and_trace(tmp_path: Path) -> None:
     run(main())
 
 
+def test_the_refusal_of_a_queue_describes_the_topic(tmp_path: Path) -> None:
+    """People read it in Apache's tools, which write a topic so."""
+
+    async def main() -> None:
+        async with broker_cluster(tmp_path) as cluster:
+            await topic(cluster, "Orders", queues=1)
+            with pytest.raises(BrokerError) as refused:
+                await cluster.client().send("Orders", queue_id=9)
+            assert refused.value.code == 29
+            assert refused.value.remark.startswith(
+                "request queueId[9] is illegal, TopicConfig [topicName=Orders, readQueueNums=1, writeQueueNums=1, "
+                "perm=RW-, topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false, attributes={}] Producer: 127."
+            )
+
+    run(main())
+
+
 def test_a_queue_is_chosen_where_none_is_named(tmp_path: Path) -> None:
     """Queue -1 means any; over many sends it must not always be the same."""
 

@@ -119,20 +119,53 @@ def apache(
 
     settings are those of the broker's file, options those of both Java machines.
     """
+    with (
+        apache_names(version, home, options=options) as name_server,
+        apache_broker(version, home, name_server, kill=kill, options=options, **settings) as broker,
+    ):
+        yield broker
+
+
+@contextlib.contextmanager
+def apache_names(version: str, home: Path, *, options: Sequence[str] = ()) -> Iterator[str]:
+    """A name server alone; gives its address."""
     class_path = java_class_path(version)
     home.mkdir(parents=True, exist_ok=True)
     write_logback(home)
-    name_port, broker_port = _free_ports()
+    port = _free_ports()[0]
+    (home / "namesrv.properties").write_text(f"listenPort={port}\nkvConfigPath={home}/kv.json\n")
+    names = JavaProcess(_command(class_path, home, "namesrv.Namesrv", "256m", options), "boot success")
+    try:
+        names.wait_ready()
+        yield f"127.0.0.1:{port}"
+    finally:
+        names.stop()
+
+
+@contextlib.contextmanager
+def apache_broker(
+    version: str,
+    home: Path,
+    name_server: str,
+    *,
+    kill: bool = False,
+    options: Sequence[str] = (),
+    **settings: str,
+) -> Iterator[Apache]:
+    """A broker that registers with a name server of any kind."""
+    class_path = java_class_path(version)
+    home.mkdir(parents=True, exist_ok=True)
+    write_logback(home)
+    port = _free_ports()[1]
     store = home / "store"
-    (home / "namesrv.properties").write_text(f"listenPort={name_port}\nkvConfigPath={home}/kv.json\n")
     broker_settings = {
         "brokerName": "apache",
         "brokerClusterName": "DefaultCluster",
         "brokerId": "0",
         "brokerIP1": "127.0.0.1",
-        "listenPort": str(broker_port),
-        "haListenPort": str(broker_port + 1),
-        "namesrvAddr": f"127.0.0.1:{name_port}",
+        "listenPort": str(port),
+        "haListenPort": str(port + 1),
+        "namesrvAddr": name_server,
         "storePathRootDir": str(store),
         "mappedFileSizeCommitLog": str(16 << 20),
         "maxHashSlotNum": "50000",
@@ -143,16 +176,12 @@ def apache(
         **settings,
     }
     (home / "broker.properties").write_text("".join(f"{name}={value}\n" for name, value in broker_settings.items()))
-    with contextlib.ExitStack() as stack:
-        names = JavaProcess(_command(class_path, home, "namesrv.Namesrv", "256m", options), "boot success")
-        stack.callback(names.stop)
-        names.wait_ready()
-        broker = JavaProcess(_command(class_path, home, "broker.Broker", "768m", options), "boot success")
-        stack.callback(broker.stop, kill=kill)
+    broker = JavaProcess(_command(class_path, home, "broker.Broker", "768m", options), "boot success")
+    try:
         broker.wait_ready()
-        yield Apache(
-            version, f"127.0.0.1:{name_port}", f"127.0.0.1:{broker_port}", store, class_path, broker.process.pid
-        )
+        yield Apache(version, name_server, f"127.0.0.1:{port}", store, class_path, broker.process.pid)
+    finally:
+        broker.stop(kill=kill)
 
 
 def _command(class_path: str, home: Path, program: str, heap: str, options: Sequence[str]) -> list[str]:

@@ -100,9 +100,23 @@ async def find_topic(broker: Broker, topic: str, default_topic: str, queue_count
 def choose_queue(config: TopicConfig, queue_id: int, peer: str) -> int:
     """The queue that a message goes to. Raises BrokerError (29)."""
     if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
-        remark = f"request queueId[{queue_id}] is illegal, {config} Producer: {peer}"
+        remark = f"request queueId[{queue_id}] is illegal, {_described(config)} Producer: {peer}"
         raise BrokerError(ResponseCode.INVALID_PARAMETER, remark)
     return queue_id if queue_id >= 0 else random.randrange(max(config.write_queue_nums, 1))
+
+
+def _described(config: TopicConfig) -> str:
+    """A topic as Apache's programs write it for people."""
+    perm = "".join(
+        letter if config.perm & bit else "-"
+        for letter, bit in (("R", Permission.READ), ("W", Permission.WRITE), ("X", Permission.INHERIT))
+    )
+    attributes = ", ".join(f"{name}={value}" for name, value in (config.attributes or {}).items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm}, topicFilterType={config.topic_filter_type.value}, "
+        f"topicSysFlag={config.topic_sys_flag}, order={str(config.order).lower()}, attributes={{{attributes}}}]"
+    )
 
 
 def filter_flag(config: TopicConfig) -> int:
