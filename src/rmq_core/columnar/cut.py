@@ -87,7 +87,7 @@ class Cut:
 
 def nothing_known(count: int) -> tuple[NDArray[np.int64], Bools]:
     """Spans of known values where there is none, and that no record is special."""
-    spans = rows_for(2 * len(KNOWN), count, np.int64)
+    _, spans = rows_for(2 * len(KNOWN), count, np.int64)
     spans[0::2] = -1
     spans[1::2] = 0
     return spans, np.zeros(count, np.bool_)

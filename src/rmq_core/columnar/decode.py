@@ -31,7 +31,7 @@ from rmq_core.columnar.parts import (
     strided,
 )
 from rmq_core.columnar.properties import Properties
-from rmq_core.columnar.room import rows_for
+from rmq_core.columnar.room import room_for
 from rmq_core.columnar.schema import TIMESTAMP, row_schema
 from rmq_core.columnar.texts import text_column
 from rmq_core.errors import CorruptRecordError, RocketMQError
@@ -181,9 +181,9 @@ def _time(field: str) -> Callable[[_Rows], pa.Array]:
     def make(rows: _Rows) -> pa.Array:
         times_ms = rows.fields[field]
         if (loops := kernels.active()) is not None:
-            times_us = rows_for(1, len(times_ms), np.int64)[0]
+            buffer, times_us = room_for(len(times_ms), np.int64)
             if loops.to_microseconds(times_ms, _YEAR_1_MS, _YEAR_10000_MS, times_us):
-                return _column(TIMESTAMP, times_us)
+                return pa.Array.from_buffers(TIMESTAMP, len(times_ms), [None, buffer], 0)
         if not len(times_ms) or (times_ms.min() >= _YEAR_1_MS and times_ms.max() < _YEAR_10000_MS):
             return _column(TIMESTAMP, times_ms * 1000)
         is_null = (times_ms < _YEAR_1_MS) | (times_ms >= _YEAR_10000_MS)
@@ -194,7 +194,12 @@ def _time(field: str) -> Callable[[_Rows], pa.Array]:
 
 def _number(field: str) -> Callable[[_Rows], pa.Array]:
     kind = pa.int32() if field in INT_FIELDS else pa.int64()
-    return lambda rows: _column(kind, rows.fields[field])
+
+    def make(rows: _Rows) -> pa.Array:
+        taken = rows.parts.fields
+        return _column(kind, rows.fields[field]) if taken is None else taken.column(field)
+
+    return make
 
 
 def _column(kind: pa.DataType, values: NDArray[np.integer]) -> pa.Array:

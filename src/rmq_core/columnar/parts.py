@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_core.columnar import kernels
@@ -168,13 +169,13 @@ def measure(data: Bytes, positions: Longs, *, with_fields: bool = False) -> Part
 class RoomForParts:
     """Arrays that compiled loops fill with the parts and fields of records."""
 
-    __slots__ = ("ints", "is_whole", "longs", "spans")
+    __slots__ = ("_int_buffer", "_long_buffer", "ints", "is_whole", "longs", "spans")
 
     def __init__(self, count: int, *, with_fields: bool) -> None:
         self.is_whole = np.zeros(count, np.bool_)
-        longs = rows_for(_SPANS + len(LONG_FIELDS) if with_fields else _SPANS, count, np.int64)
-        self.spans, self.longs = longs[:_SPANS], longs[_SPANS:]
-        self.ints = rows_for(len(INT_FIELDS) if with_fields else 0, count, np.int32)
+        self.spans = rows_for(_SPANS, count, np.int64)[1]
+        self._long_buffer, self.longs = rows_for(len(LONG_FIELDS) if with_fields else 0, count, np.int64)
+        self._int_buffer, self.ints = rows_for(len(INT_FIELDS) if with_fields else 0, count, np.int32)
 
     def parts(self) -> Parts:
         """What is in them."""
@@ -185,6 +186,14 @@ class RoomForParts:
         kind, row = _ROWS[name]
         values: NDArray[Any] = self.ints[row] if kind is np.int32 else self.longs[row]
         return values
+
+    def column(self, name: str) -> pa.Array:
+        """One field of every record, where it is."""
+        kind, row = _ROWS[name]
+        count = len(self.is_whole)
+        if kind is np.int32:
+            return pa.Array.from_buffers(pa.int32(), count, [None, self._int_buffer], 0, row * count)
+        return pa.Array.from_buffers(pa.int64(), count, [None, self._long_buffer], 0, row * count)
 
 
 def _measure(data: Bytes, positions: Longs) -> Parts:

@@ -28,9 +28,10 @@ def room_for(count: int, kind: Any) -> tuple[pa.Buffer, NDArray[Any]]:
     return buffer, np.frombuffer(buffer, kind)
 
 
-def rows_for(rows: int, count: int, kind: Any) -> NDArray[Any]:
-    """Room for rows of so many numbers each."""
-    return room_for(rows * count, kind)[1][: rows * count].reshape(rows, count)
+def rows_for(rows: int, count: int, kind: Any) -> tuple[pa.Buffer, NDArray[Any]]:
+    """The same for rows of so many numbers each."""
+    buffer, numbers = room_for(rows * count, kind)
+    return buffer, numbers[: rows * count].reshape(rows, count)
 
 
 @functools.cache
