@@ -46,7 +46,7 @@ COUNT_MAX: Final = 8_192
 """Messages that are asked for at once."""
 FILTERED_COUNT_MAX: Final = 2_048
 """The same where the broker has to look at each."""
-TARGET_SIZE: Final = 2 << 20
+TARGET_SIZE: Final = 4 << 20
 """Bytes that one answer should have."""
 ANSWER_SIZE_LEAST: Final = 256 << 10
 """Brokers that do not know the limit of bytes in a request give so much."""

@@ -205,7 +205,8 @@ class Segments:
             return True
         position = offset - start
         try:
-            return self._disk.is_cached(path, position) and self._disk.is_cached(path, position + max(size, 1) - 1)
+            is_cached = self._disk.is_cached(path, position)
+            return is_cached and (size <= 1 or self._disk.is_cached(path, position + size - 1))
         except FileNotFoundError:
             return True
 
