@@ -10,10 +10,12 @@ import pytest
 
 from rmq_core.clock import ManualClock
 from rmq_core.errors import StoreError
+from rmq_core.store import flusher
 from rmq_core.store.dispatcher import Appended
 from rmq_core.store.message_store import MessageStore, PutStatus
 from rmq_core.store.queue_reader import GetStatus
 from support.stores import QuickDisk, numbers, open_store, put, small_settings
+from support.waiting import until
 
 
 class LogDisk(QuickDisk):
@@ -39,6 +41,23 @@ class LogDisk(QuickDisk):
 
 def open_sync(root: Path, disk: LogDisk | None = None, **changes: Any) -> MessageStore:
     return open_store(root, disk=disk, flush_disk_type="SYNC_FLUSH", **changes)
+
+
+def test_the_interval_may_be_longer_than_a_thread_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ASYNC_FLUSH each 300 million years, and then, while it runs, at once."""
+    monkeypatch.setattr(flusher, "LOOK_S", 0.01)
+    store = open_store(tmp_path, flush_interval_commit_log=(1 << 63) - 1, flush_commit_log_least_pages=0)
+    store.flusher.start()
+    put(store, 0)
+    store.end_pass()
+    store.flusher.wake()
+    until(lambda: store.log.flushed == store.log.written)
+    put(store, 1)
+    store.end_pass()
+    assert store.log.flushed < store.log.written
+    store.settings.flush_interval_commit_log = 1
+    until(lambda: store.log.flushed == store.log.written)
+    store.close()
 
 
 def test_one_sync_answers_all_who_wait(tmp_path: Path) -> None:

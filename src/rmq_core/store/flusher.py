@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from rmq_core.clock import Clock
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 PAGE_SIZE = 4096
 DIRTY_MAX = 32 << 20
 """So many bytes are flushed early: above it the kernel may hold the writer up."""
+
+
+LOOK_S = 1.0
+"""So often the settings are looked at while there is nothing to do."""
 
 
 class Flusher:
@@ -70,11 +75,22 @@ class Flusher:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            timeout = None if self.is_sync else self._settings.flush_interval_commit_log / 1000
-            self._wake.wait(timeout)
+            self._sleep()
             self._wake.clear()
             if self.is_sync or self._is_due():
                 self.flush()
+
+    def _sleep(self) -> None:
+        """Until somebody wakes it, or for the interval of the settings, which may change meanwhile."""
+        if self.is_sync:
+            self._wake.wait()
+            return
+        started_s = time.monotonic()
+        left_s = 0.0
+        while not self._wake.wait(min(left_s, LOOK_S)):
+            left_s = started_s + self._settings.flush_interval_commit_log / 1000 - time.monotonic()
+            if left_s <= 0:
+                return
 
     def _is_due(self) -> bool:
         dirty = self._log.written - self._log.flushed
