@@ -65,7 +65,7 @@ def place_of(item: pytest.Item) -> tuple[str, str, str]:
     table = (inspect.getdoc(item.module) or "").splitlines()[0].rstrip(".:")
     if "client" in parameters:
         server, client = parameters.pop("server"), str(parameters.pop("client"))
-        extra = f" ({item.callspec.id.split('-')[0]})" if parameters else ""
+        extra = f" ({item.callspec.id.split('-')[-1]})" if parameters else ""
         return f"{table}: {server}", row + extra, client
     return table, row, " ".join(str(each) for each in parameters.values()) or "result"
 

@@ -1,4 +1,7 @@
-"""Clients of several languages on our broker and on Apache's: each scenario is written once and run by all."""
+"""Scenarios run by each client.
+
+Clients of several languages on our broker and on Apache's: a scenario is written once and run by all.
+"""
 
 from __future__ import annotations
 
@@ -162,25 +165,29 @@ def test_refused_messages_come_back_and_end_as_dead_letters(driver: Driver, topi
 
 @scenario("delay")
 def test_delayed_messages_come_at_their_time(driver: Driver, topic: str) -> None:
-    """Levels 4, 3 and 1 are as many seconds here; the last one sent comes first."""
+    """Levels 4, 3 and 1 are as many seconds here."""
     driver.ask("producer", name=f"P_{topic}")
     driver.ask("push", name=f"G_{topic}", topic=topic)
     for level in (4, 3, 1):
         driver.ask("send", name=f"P_{topic}", topic=topic, body=f"{level}", delayLevel=level)
     events = driver.wait(lambda events: len(events) >= 3)
-    assert [each["body"] for each in events] == ["1", "3", "4"]
+    assert bodies(events) == Counter(["1", "3", "4"])
     for each in events:
         assert each["receivedAt"] - each["bornTimestamp"] >= int(each["body"]) * 1000
 
 
 @scenario("transactions")
 def test_transactions_are_decided_at_once_or_when_the_broker_asks(driver: Driver, topic: str) -> None:
-    """Commits, rolls back, and leaves two open whose checks decide."""
+    """Commits, rolls back, and leaves two open whose checks decide.
+
+    Apache 5.3 writes decisions down in batches, and may ask about a decided message before it has: then the answer
+    is unknown.
+    """
     driver.ask("producer", name=f"P_{topic}", checks=True, topic=topic)
     driver.ask("push", name=f"G_{topic}", topic=topic)
     for body, decide, check in (
-        ("committed", "commit", "rollback"),
-        ("rolled back", "rollback", "commit"),
+        ("committed", "commit", "unknown"),
+        ("rolled back", "rollback", "unknown"),
         ("checked in", "unknown", "commit"),
         ("checked out", "unknown", "rollback"),
     ):
@@ -242,10 +249,8 @@ def test_a_group_goes_on_from_its_progress(driver: Driver, topic: str, server: S
 
 
 @scenario("positions")
-def test_a_new_group_starts_at_the_first_message_at_a_time_or_at_the_last(
-    driver: Driver, topic: str, server: Server
-) -> None:
-    """Three groups on one queue with three old and three newer messages; then one more comes."""
+def test_a_new_group_starts_where_it_is_told(driver: Driver, topic: str, server: Server) -> None:
+    """First message, a time, or the end: three groups on one queue with three old and three newer messages; then one more comes."""
     driver.ask("producer", name=f"P_{topic}")
     driver.ask("send_many", name=f"P_{topic}", topic=topic, body="old", count=3)
     time.sleep(2.1)  # the time is told in whole seconds
@@ -270,6 +275,7 @@ def test_a_running_group_goes_back_when_it_is_reset(driver: Driver, topic: str, 
     driver.ask("push", name=f"G_{topic}", topic=topic)
     driver.ask("send_many", name=f"P_{topic}", topic=topic, body="m", count=10)
     driver.wait(lambda events: len(events) >= 10)
+    server.wait_for_progress(f"G_{topic}", topic, 10)  # 4.9 resets no group that has not committed yet
     with Admin(name_server=server.name_server) as admin:
         admin.reset_offsets(f"G_{topic}", topic, "earliest")
         events = driver.wait(lambda events: min(bodies(events)[f"m{n}"] for n in range(10)) >= 2)
@@ -316,7 +322,7 @@ def _finds(found: Callable[[str], set[str]], key: str) -> bool:
 
 @scenario("lite_pull")
 @pytest.mark.parametrize("assign", [False, True], ids=["subscribe", "assign"])
-def test_lite_pull_reads_everything_and_commits(driver: Driver, topic: str, assign: bool) -> None:
+def test_lite_pull_reads_everything_and_commits(driver: Driver, topic: str, server: Server, assign: bool) -> None:
     """Polls until all is there, commits, and finds nothing the second time."""
     driver.ask("producer", name=f"P_{topic}")
     driver.ask("send_many", name=f"P_{topic}", topic=topic, body="m", count=20)
@@ -330,6 +336,7 @@ def test_lite_pull_reads_everything_and_commits(driver: Driver, topic: str, assi
     assert seen == {f"m{number}" for number in range(20)}
     driver.ask("commit", name=f"G_{topic}")
     driver.ask("stop", name=f"G_{topic}")
+    server.wait_for_progress(f"G_{topic}", topic, 20)
     driver.ask("lite", name=f"G_{topic}", topic=topic, **how)
     driver.ask("send", name=f"P_{topic}", topic=topic, body="last")
     again: list[str] = []
