@@ -15,7 +15,7 @@ HERE: Final = Path(__file__).parent
 
 
 _SERVERS_LACK: Final = {
-    "positions on apache-5.3.3": "it lets every new group begin at 0 while a queue's first message is in the page cache",
+    "positions on apache-5.3.3": "new groups begin at 0 there while a queue's first message is in the page cache",
 }
 
 

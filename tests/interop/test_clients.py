@@ -250,7 +250,7 @@ def test_a_group_goes_on_from_its_progress(driver: Driver, topic: str, server: S
 
 @scenario("positions")
 def test_a_new_group_starts_where_it_is_told(driver: Driver, topic: str, server: Server) -> None:
-    """First message, a time, or the end: three groups on one queue with three old and three newer messages; then one more comes."""
+    """Three groups, at the first message, at a time and at the end, on a queue with old and newer messages."""
     driver.ask("producer", name=f"P_{topic}")
     driver.ask("send_many", name=f"P_{topic}", topic=topic, body="old", count=3)
     time.sleep(2.1)  # the time is told in whole seconds
