@@ -342,6 +342,26 @@ def test_key_value_settings_survive_a_restart(tmp_path: Path) -> None:
         NameServer(NamesrvSettings(kv_config_path=str(path)))
 
 
+def test_key_value_settings_that_could_not_be_stored_are_stored_later(tmp_path: Path) -> None:
+    """A directory stands where the file is written first: who deletes the same key again must not be told that all
+    is well until it is."""
+    path = tmp_path / "namesrv-0" / "kvConfig.json"
+    blocker = path.with_name("kvConfig.json.tmp")
+
+    async def main() -> None:
+        async with name_servers(tmp_path) as (server,):
+            await ask(server, r.PutKvConfig("own", "key", "1"))
+            blocker.mkdir()
+            for _ in range(2):
+                with pytest.raises(BrokerError):
+                    await ask(server, r.DeleteKvConfig("own", "key"))
+            blocker.rmdir()
+            await ask(server, r.DeleteKvConfig("own", "key"))
+            assert b"key" not in path.read_bytes()
+
+    run(main())
+
+
 def test_settings_change_at_run_time_and_are_stored(tmp_path: Path) -> None:
     """A live one changes and is written; forbidden, bad and start-only ones are refused; unknown ones ignored."""
 

@@ -1,6 +1,7 @@
 """Key-value settings by namespace, kept in a JSON file. The one thing that a name server remembers.
 
-Writes  The table changes first, the file follows before the caller is answered; writes go one after another.
+Writes  The table changes first, the file follows before the caller is answered; writes go one after another. Who
+        finds nothing to change waits for the changes of others.
 Crash   The file is replaced as a whole and the one before it stays as .bak.
 """
 
@@ -28,6 +29,7 @@ class KvSettings:
         self._path = Path(path)
         self._table: Table = read_or_backup(self._path, _parse) or {}
         self._writing = asyncio.Lock()
+        self._changes = self._stored_changes = 0
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -40,18 +42,20 @@ class KvSettings:
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Raises OSError where the file cannot be written; the value holds until the next start then."""
         self._table.setdefault(namespace, {})[key] = value
+        self._changes += 1
         await self._store()
 
     async def delete(self, namespace: str, key: str) -> None:
         """Forget a value, if there is one. Raises OSError as put() does."""
-        values = self._table.get(namespace, {})
-        if values.pop(key, None) is not None:
-            await self._store()
+        self._changes += self._table.get(namespace, {}).pop(key, None) is not None
+        await self._store()
 
     async def _store(self) -> None:
         async with self._writing:
-            data = orjson.dumps({"configTable": self._table})
-            await asyncio.to_thread(replace_file, self._path, data)
+            if self._stored_changes < self._changes:
+                changes, data = self._changes, orjson.dumps({"configTable": self._table})
+                await asyncio.to_thread(replace_file, self._path, data)
+                self._stored_changes = changes
 
 
 def _parse(data: bytes) -> Table:
