@@ -384,6 +384,24 @@ def test_settings_change_at_run_time_and_are_stored(tmp_path: Path) -> None:
     run(main())
 
 
+def test_settings_that_could_not_be_stored_are_stored_later(tmp_path: Path) -> None:
+    """A directory stands where the file is written first: the caller hears of it, and may ask for it again."""
+    path = tmp_path / "namesrv-0" / "ns.properties"
+
+    async def main() -> None:
+        async with name_servers(tmp_path) as (server,):
+            blocker = path.with_name("ns.properties.tmp")
+            blocker.mkdir(parents=True)
+            for _ in range(2):
+                with pytest.raises(BrokerError):
+                    await ask(server, r.UpdateNamesrvConfig(), b"orderMessageEnable=true\n")
+            blocker.rmdir()
+            await ask(server, r.UpdateNamesrvConfig(), b"orderMessageEnable=true\n")
+            assert read_properties(path) == {"orderMessageEnable": "true"}
+
+    run(main())
+
+
 def test_settings_changed_at_one_time_are_all_stored(tmp_path: Path) -> None:
     """Each is written beside the loop, into the file that the one before left."""
     names = ("orderMessageEnable", "enableTopicList", "enableAllTopicList", "notifyMinBrokerIdChanged")

@@ -47,6 +47,8 @@ class NameServer:
         self._started_ms = self.clock.monotonic_ms()
         self._scan: Timer | None = None
         self._storing = asyncio.Lock()
+        self._unstored: dict[str, str] = {}
+        """Changes that the settings file does not have yet."""
         self._server = Server(
             Dispatcher(self, handlers_in(handlers), calls_served_max=self.server_settings.calls_in_flight_max),
             server_options(self.server_settings),
@@ -81,8 +83,12 @@ class NameServer:
 
     async def store_settings(self, changes: dict[str, str]) -> None:
         """Write changed settings to the settings file, so that they hold after a restart. Raises OSError."""
+        self._unstored |= changes
         async with self._storing:  # each change goes into the file that the one before left
-            await asyncio.to_thread(self._store_settings, changes)
+            if self._unstored:
+                waiting = dict(self._unstored)
+                await asyncio.to_thread(self._store_settings, waiting)
+                self._unstored = {key: each for key, each in self._unstored.items() if waiting.get(key) != each}
 
     def _store_settings(self, changes: dict[str, str]) -> None:
         path = Path(expand_path(self.settings.config_store_path))

@@ -268,6 +268,5 @@ async def update_namesrv_config(ns: NameServer, call: Call[r.UpdateNamesrvConfig
         changed = update_all(changes, ns.settings, ns.server_settings)
     except ConfigError as error:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-    if changed:
-        await ns.store_settings({name: changes[name] for name in changed})
+    await ns.store_settings({name: changes[name] for name in changed})
     return DONE
