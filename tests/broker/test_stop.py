@@ -9,7 +9,28 @@ from pathlib import Path
 import pytest
 
 from rmq_core.store.disk import Disk
-from support.brokers import broker_cluster, run
+from support.brokers import broker_app, broker_cluster, run
+from support.cluster import address_of, name_servers
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2, 5])
+def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path, passes: int) -> None:
+    """Cancelled before, while and after its store is opened in a thread; another broker can start right behind."""
+
+    async def main() -> None:
+        async with name_servers(tmp_path) as (server,):
+            for _ in range(5):
+                starting = asyncio.ensure_future(broker_app(tmp_path, address_of(server)).start())
+                for _ in range(passes):
+                    await asyncio.sleep(0)
+                starting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await starting
+            app = broker_app(tmp_path, address_of(server))
+            await app.start()
+            await app.close(drain_ms=100)
+
+    run(main(), timeout_s=120)
 
 
 @pytest.mark.parametrize("is_hot", [True, False])

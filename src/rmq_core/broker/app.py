@@ -99,6 +99,7 @@ class BrokerApp:
         clock = clock or SystemClock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poll_is_due = False
+        self._opening: asyncio.Future[Recovered] | None = None
         self.dispatcher = Dispatcher(calls_served_max=self.server_settings.calls_in_flight_max)
         self._server = Server(
             self.dispatcher,
@@ -223,7 +224,8 @@ class BrokerApp:
         for table in (broker.topics, broker.groups, broker.offsets, broker.filters, broker.schedule):
             table.load()
         was_clean = self._was_stopped_cleanly()
-        found = await broker.run(broker.store.open)
+        self._opening = asyncio.ensure_future(broker.run(broker.store.open))
+        found = await asyncio.shield(self._opening)
         self._recovered(found, was_clean=was_clean)
         broker.store.start()
         await broker.transactions.start()
@@ -305,6 +307,8 @@ class BrokerApp:
             return
         self._is_started = False
         broker = self.broker
+        if self._opening is not None:
+            await asyncio.wait([self._opening])  # a start that was given up: its thread is still at it
         is_graceful = self.server_settings.enable_shutdown_gracefully
         if hasattr(broker, "registration"):
             await broker.registration.stop()
