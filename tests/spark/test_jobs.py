@@ -20,7 +20,7 @@ from rmq_core.protocol.record import StoredRecord
 from rmq_spark import job
 from rmq_spark.errors import SparkRocketMQError
 from support.sent import arrived
-from support.spark_world import World, eventually
+from support.spark_world import World, eventually, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +105,7 @@ def test_a_store_is_written_without_a_broker(spark: SparkSession, world: World, 
     """Reads the running broker's directory: one topic, then all; a folder that is there is not overwritten."""
     topic = world.topic()
     world.send(topic, [f"{n}" for n in range(50)])
+    eventually(lambda: stored(world.mq.store_path, topic, 50), "the queues' files to follow the log")
     output = str(tmp_path / "one")
     arguments = ["--store", str(world.mq.store_path), "--output", output, "--topic", topic, "--broker-name", "b"]
     assert store_to_parquet.main(arguments) == 0

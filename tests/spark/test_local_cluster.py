@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.spark_world import World
+from support.spark_world import World, eventually, stored
 
 PROGRAM = """
 import sys
@@ -67,6 +67,7 @@ def said(world: World, tmp_path_factory: pytest.TempPathFactory) -> str:
     topic = world.topic(queues=4, stem="cluster")
     world.mq.create_topic(f"{topic}-copy", queues=2)
     world.send(topic, [f"{number}" for number in range(400)], queues=4)
+    eventually(lambda: stored(world.mq.store_path, topic, 400), "the queues' files to follow the log")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, world.mq.name_server, topic, "", str(folder), str(world.mq.store_path)],
         env={
