@@ -32,9 +32,9 @@ from rmq_spark.stream_queues import QueueWatch
 
 _log: Final = logging.getLogger(__name__)
 
-LEAVING_S: Final = 3.0
-"""So long members of an earlier run may take to be gone."""
 FLUSH_S: Final = 2.0
+LEAVING_S: Final = 4 * FLUSH_S
+"""So long members of an earlier run may take to be gone: twice as long as a process that ends takes at most."""
 DISCOVERY_S: Final = 5.0
 """So often routes are looked up."""
 SCAN_S: Final = 5.0

@@ -1,4 +1,4 @@
-"""One Spark session and one broker for all tests of this folder; they run in one worker of pytest-xdist."""
+"""One Spark session and one broker for the tests of this folder; they run in one worker of pytest-xdist."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HERE = Path(__file__).parent
-_INNER = ("Py4J", "pyspark", "pandas", "unclosed", "subprocess")
+# Of every JVM that a test starts: the optimizing compiler took half of their time, and they end before it pays.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _HERE in item.path.parents:
-            # A session costs seconds and a gigabyte: with `--dist loadgroup` there is one.
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            # A session costs seconds and a gigabyte: with `--dist loadgroup` there is one. Programs that
+            # have a session of their own are in another group, which runs beside it.
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group("spark"))
             # Spark's own code warns about itself.
             item.add_marker(pytest.mark.filterwarnings("default"))
 

@@ -11,6 +11,8 @@ import pytest
 
 from support.spark_world import World
 
+pytestmark = pytest.mark.xdist_group("spark-programs")
+
 PROGRAM = """
 import sys
 import rmq_spark

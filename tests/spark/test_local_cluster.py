@@ -12,6 +12,8 @@ import pytest
 
 from support.spark_world import World, eventually, stored
 
+pytestmark = pytest.mark.xdist_group("spark-programs")
+
 PROGRAM = """
 import sys
 import rmq_spark

@@ -38,6 +38,13 @@ def test_session_returns_the_running_one(spark: SparkSession) -> None:
     assert rmq_spark.session() is spark
 
 
+def test_a_local_session_keeps_little_state() -> None:
+    """As many partitions as cores on this machine, Spark's own number on a cluster."""
+    partitions = "spark.sql.shuffle.partitions"
+    assert rmq_spark._liked("local[*]")[partitions] == str(os.cpu_count())
+    assert partitions not in rmq_spark._liked("spark://here:7077")
+
+
 def test_importing_the_package_points_spark_at_this_python() -> None:
     """In a fresh process with both variables unset, and with one of them set by the user."""
     program = "import os, rmq_spark; print(os.environ['PYSPARK_PYTHON'], os.environ['PYSPARK_DRIVER_PYTHON'])"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,9 +17,11 @@ import pytest
 
 from rmq_core.client.queue_client import QueueClient
 from rmq_core.protocol.message import MessageQueue
+from rmq_spark import stream_driver
 from rmq_spark.batch_reader import RocketMQBatchReader
 from rmq_spark.errors import Condition, SparkRocketMQError
 from rmq_spark.options import Scope, parse
+from rmq_spark.stream_driver import FLUSH_S, LEAVING_S
 from rmq_spark.stream_queues import QueueWatch
 from support.pushing import push_consumer
 from support.stream_query import GROUP, TOPIC, Query, bodies, group_offset, members, queue
@@ -246,6 +249,25 @@ def test_a_second_query_is_refused_and_shared_ones_read_everything(
     assert [each.batch() for each in shared] == [["1", "2", "3"]] * 2
     running.send(TOPIC, bodies(4))
     assert [each.until_rows() for each in shared] == [["4"]] * 2
+
+
+def test_a_query_waits_for_one_that_is_leaving(
+    running: Threaded, query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped and started at once: the first still stores its progress, for as long as it may."""
+    assert LEAVING_S > 2 * FLUSH_S
+    monkeypatch.setattr(stream_driver, "LEAVING_S", LEAVING_S)
+    running.send(TOPIC, bodies(1, 2))
+    first = query(startingOffsets="earliest")
+    first.batch()
+    first.plan()
+    leaving = threading.Timer(1, first.reader.stop)
+    leaving.start()
+    try:
+        assert query(startingOffsets="group", fallbackOffsets="earliest").batch() == []
+    finally:
+        leaving.join()
+    assert group_offset(running) == 2
 
 
 def test_queries_that_share_a_group_never_take_it_back(running: Threaded, query: Callable[..., Query]) -> None:
