@@ -24,9 +24,14 @@ def path_of(name: str) -> Path:
     return FOLDER / f"{name}.ipynb"
 
 
+def committed(name: str) -> Any:
+    """A notebook as it is on disk."""
+    return nbformat.read(path_of(name), as_version=4)  # type: ignore[no-untyped-call]
+
+
 def executed(name: str) -> Any:
     """A notebook with the outputs of a run in a kernel of its own. Raises CellExecutionError where a cell fails."""
-    notebook = nbformat.read(path_of(name), as_version=4)
+    notebook = committed(name)
     # The kernel is this Python, and so is that of Spark's workers.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     client = NotebookClient(
@@ -41,16 +46,27 @@ def tidied(notebook: Any) -> Any:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
-            cell.outputs = [each for each in cell.outputs if each.get("name") != "stderr"]
+            cell.outputs = _joined([each for each in cell.outputs if each.get("name") != "stderr"])
     notebook.metadata.pop("language_info", None)
     return notebook
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """With what was printed in one piece: kernels cut it wherever they flush."""
+    joined: list[Any] = []
+    for each in outputs:
+        if joined and each.output_type == joined[-1].output_type == "stream":
+            joined[-1].text += each.text
+        else:
+            joined.append(each)
+    return joined
 
 
 def main() -> int:
     """Write all notebooks again, or those that the command line names."""
     for name in sys.argv[1:] or NAMES:
         notebook = executed(name)
-        nbformat.write(notebook, path_of(name))
+        nbformat.write(notebook, path_of(name))  # type: ignore[no-untyped-call]
         print(f"{name}: {sum(cell.cell_type == 'code' for cell in notebook.cells)} cells")
     return 0
 
