@@ -286,8 +286,8 @@ class BrokerApp:
             (RECONNECT_MS, broker.registration.begin_missing),
             (lambda: broker.registration.period_ms, broker.registration.begin_all),
             (EXPIRE_MS, broker.clients.expire),
-            (settings.flush_consumer_offset_interval, lambda: broker.run(broker.offsets.persist)),
-            (EXPIRE_MS, lambda: broker.run(broker.filters.persist)),
+            (settings.flush_consumer_offset_interval, lambda: broker.run(_persist, broker.offsets)),
+            (EXPIRE_MS, lambda: broker.run(_persist, broker.filters)),
             (broker.stats.interval_ms, broker.stats.sample),
             (LOOP_CACHE_MS, self._fill_loop_cache),
         ]
@@ -319,7 +319,8 @@ class BrokerApp:
         await broker.stop_work()
         if self.port:  # it has served: what it knows is worth keeping
             await self._settle()
-            await broker.run(self._persist)
+            for each in (broker.offsets, broker.filters, broker.schedule):
+                await broker.run(_persist, each)
         await broker.run(broker.store.close)
         await broker.run(self._loop_cache.stop)
         broker.close_pool()
@@ -334,13 +335,12 @@ class BrokerApp:
             except OSError as error:
                 log.error("%s cannot be saved: %s", type(table).__name__, error)
 
-    def _persist(self) -> None:
-        broker = self.broker
-        for table in (broker.offsets, broker.filters, broker.schedule):
-            try:
-                table.persist()
-            except (OSError, StoreError) as error:
-                log.error("%s cannot be saved: %s", type(table).__name__, error)
+
+def _persist(table: ConsumerOffsetManager | ConsumerFilterManager | Schedule) -> None:
+    try:
+        table.persist()
+    except (OSError, StoreError) as error:  # it is tried again the next time
+        log.error("%s cannot be saved: %s", type(table).__name__, error)
 
 
 def own_name_server(

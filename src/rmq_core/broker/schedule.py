@@ -89,6 +89,8 @@ class Schedule:
         """The log ends here behind the delivery that moved an offset last."""
         self._is_changed = False
         self._snapshot: Snapshot | None = None
+        self._is_reported = False
+        """Whether it has been logged that the file cannot be written."""
         self._writing = threading.Lock()
         self._stored_version = 0
         self._seen: dict[int, Seen] = {}
@@ -308,8 +310,15 @@ class Schedule:
         if self._snapshot is None and self._is_changed:
             self._snapshot = self._take_snapshot()
         # One that waits for the log is not replaced: under load there would always be a newer one.
-        if self._snapshot is not None and await self._broker.run(self._write, self._snapshot):
-            self._snapshot = None
+        if self._snapshot is None:
+            return
+        try:
+            if await self._broker.run(self._write, self._snapshot):
+                self._snapshot, self._is_reported = None, False
+        except OSError as error:
+            if not self._is_reported:
+                self._is_reported = True
+                log.error("the progress of delayed messages cannot be saved: %s", error)
 
     def persist(self) -> None:
         """Store it now, on this thread, for the end of the program. Raises OSError and StoreError."""
