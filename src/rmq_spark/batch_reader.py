@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -11,8 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq_core.client.queue_client import QueueClient
-from rmq_core.errors import CallTimeoutError, ConnectError
-from rmq_spark.connections import open_client
+from rmq_spark.connections import named_errors, open_client
 from rmq_spark.errors import Condition, SparkRocketMQError
 from rmq_spark.offsets import QueueOffsets, ending_offsets, queue_name, starting_offsets
 from rmq_spark.options import Settings
@@ -88,17 +86,3 @@ def _past_the_end(queue: MessageQueue, start: int, end: int) -> SparkRocketMQErr
         f"{queue_name(queue)}: resolved start {start} lies past resolved end {end}",
         queue=queue_name(queue), start=start, end=end,
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def named_errors(settings: Settings) -> Iterator[None]:
-    """Errors of connections under their condition."""
-    try:
-        yield
-    except (ConnectError, CallTimeoutError) as error:
-        raise SparkRocketMQError(
-            Condition.UNREACHABLE,
-            f"{error} (nameServer={settings.name_server}). Where a broker announces an address that cannot be "
-            "reached from here, brokerAddressMap gives another one; `python -m rmq_spark doctor` checks them all",
-            name_server=settings.name_server,
-        ) from None

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.client.queue_client import QueueClient
+from rmq_core.errors import BrokerError, CallTimeoutError, ConnectError, NoRouteError
+from rmq_spark.errors import Condition, SparkRocketMQError
 from rmq_spark.options import Settings
 
 _log: Final = logging.getLogger(__name__)
@@ -101,6 +103,26 @@ def open_client(settings: Settings) -> QueueClient:
         fetch_retries=settings.fetch_retries,
         fetch_retry_interval_ms=settings.fetch_retry_interval_ms,
     )
+
+
+@contextlib.contextmanager
+def named_errors(settings: Settings) -> Iterator[None]:
+    """Errors of connections, and what the other side refuses, under their condition."""
+    try:
+        yield
+    except (ConnectError, CallTimeoutError, NoRouteError) as error:
+        raise SparkRocketMQError(
+            Condition.UNREACHABLE,
+            f"{error} (nameServer={settings.name_server}). Where a broker announces an address that cannot be "
+            "reached from here, brokerAddressMap gives another one; `python -m rmq_spark doctor` checks them all",
+            name_server=settings.name_server,
+        ) from None
+    except BrokerError as error:
+        raise SparkRocketMQError(
+            Condition.REFUSED,
+            f"{error} (nameServer={settings.name_server}, group={settings.group}, accessKey={settings.access_key})",
+            code=error.code,
+        ) from None
 
 
 POOL: Final = ClientPool(open_client)

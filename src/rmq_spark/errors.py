@@ -38,6 +38,7 @@ class Condition(StrEnum):
     GROUP_IN_USE = "GROUP_IN_USE", "Somebody else is a member of the group."
     GROUP_RESET = "GROUP_RESET", "An administrator moved the group while the query ran, and onGroupReset=fail."
     UNREACHABLE = "UNREACHABLE", "A name server or broker does not answer."
+    REFUSED = "REFUSED", "A name server or broker refuses: wrong keys, or no permission for the topic or group."
     SEND_FAILED = "SEND_FAILED", "A message was not acknowledged."
     CORRUPT_STORE = "CORRUPT_STORE", "A store directory holds damage, and onCorrupt=fail; or it is no store."
     UNSUPPORTED = "UNSUPPORTED", "What was asked for is not there."

@@ -32,7 +32,7 @@ from rmq_core.protocol.filter import parse_tags
 from rmq_core.protocol.message import MessageQueue, unwrap_namespace
 from rmq_core.store.inner_messages import decode_messages, sys_flags
 from rmq_spark.compiled import LOOPS
-from rmq_spark.connections import POOL
+from rmq_spark.connections import POOL, named_errors
 from rmq_spark.options import Settings
 from rmq_spark.planner import Loss, LossKind, QueueRange, loss_error
 
@@ -57,8 +57,8 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of some ranges, in their order, with these columns.
 
-    Raises SparkRocketMQError (DATA_LOSS) where failOnDataLoss says so, and what the client raises when a broker is
-    away for longer than it tries.
+    Raises SparkRocketMQError: DATA_LOSS where failOnDataLoss says so, UNREACHABLE where a broker is away for longer
+    than it is waited for, REFUSED.
     """
     freeze_once()
     if settings.compiled == "off":
@@ -77,7 +77,7 @@ def freeze_once() -> None:
 def _batches(
     settings: Settings, columns: tuple[str, ...], ranges: Sequence[QueueRange]
 ) -> Iterator[pa.RecordBatch]:
-    with POOL.client(settings) as client:
+    with named_errors(settings), POOL.client(settings) as client:
         decoder = Decoder(settings, columns)
         for each, buffer in _side_by_side(client, settings, ranges):
             yield from decoder.add(each, buffer)

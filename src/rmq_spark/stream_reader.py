@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmq_core.protocol.message import MessageQueue
-from rmq_spark.batch_reader import named_errors
+from rmq_spark.connections import named_errors
 from rmq_spark.errors import Condition, SparkRocketMQError
 from rmq_spark.offsets import Positions, QueueOffsets, from_json, queue_names, starting_offsets, to_json
 from rmq_spark.options import Settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -14,7 +15,9 @@ import pytest
 from rmq_core.client.queue_client import QueueClient
 from rmq_core.errors import BrokerError
 from rmq_core.protocol import requests as r
+from rmq_core.protocol.bodies import SubscriptionGroupConfig
 from rmq_core.protocol.message import MessageQueue
+from rmq_spark import connections
 from rmq_spark.batch_reader import RocketMQBatchReader
 from rmq_spark.errors import Condition, SparkRocketMQError
 from rmq_spark.options import Scope, parse
@@ -112,6 +115,25 @@ def test_a_restarted_broker_is_read_on(running: Threaded) -> None:
     assert numbers(made, partitions) == list(range(500))
     running.restart()
     assert numbers(made, partitions) == list(range(500))
+
+
+def test_a_broker_that_stays_away_or_refuses_is_named(running: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that may not read, and then a broker that is stopped behind the plan and does not come back."""
+    fill(running, 10)
+    config = SubscriptionGroupConfig(group_name="closed", consume_enable=False)
+    running.do(running.client().call(r.UpdateAndCreateSubscriptiongroup(), config.encode()))
+    closed = reader(running, group="closed")
+    with pytest.raises(SparkRocketMQError, match=r"\[ROCKETMQ_REFUSED\].*group=closed") as refused:
+        numbers(closed, closed.partitions())
+    assert refused.value.condition is Condition.REFUSED
+    impatient = functools.partial(QueueClient, retry_budget_ms=300)
+    monkeypatch.setattr(connections, "QueueClient", impatient)
+    made = reader(running, fetchRetries="2")  # other settings than before: a client of its own
+    partitions = made.partitions()
+    running.stop()
+    with pytest.raises(SparkRocketMQError, match=r"\[ROCKETMQ_UNREACHABLE\].*brokerAddressMap") as away:
+        numbers(made, partitions)
+    assert away.value.condition is Condition.UNREACHABLE
 
 
 def test_queues_are_those_that_may_be_read(running: Threaded) -> None:
