@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rmq_core.clock import Clock, SystemClock
 from rmq_core.errors import CallTimeoutError, ConnectError
@@ -15,6 +15,7 @@ from rmq_core.net.dispatch import Dispatcher
 from rmq_core.protocol.request import Header, Request
 
 R = TypeVar("R", bound=Header)
+_CLOSE_S: Final = 1.0
 
 
 class Channel:
@@ -44,6 +45,8 @@ class Channel:
         self._on_open = on_open
         self._pass = Pass()
         self._connection: Connection | None = None
+        self._ended: asyncio.Event
+        """Of the last connection that was opened."""
         self._connecting: asyncio.Task[Connection] | None = None
         self._is_closed = False
 
@@ -91,8 +94,14 @@ class Channel:
         if self._connecting is None:
             self._connecting = asyncio.get_running_loop().create_task(self._open())
             self._connecting.add_done_callback(self._attempt_done)
-        # Shielded: one caller that gives up does not take the attempt from the others.
-        return await asyncio.shield(self._connecting)
+        try:
+            # Shielded: one caller that gives up does not take the attempt from the others.
+            return await asyncio.shield(self._connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_closed and task is not None and not task.cancelling():
+                raise ConnectError(f"the channel to {self.address} is closed") from None
+            raise
 
     def _attempt_done(self, attempt: asyncio.Task[Connection]) -> None:
         self._connecting = None
@@ -100,6 +109,7 @@ class Channel:
             self._connection = attempt.result()
 
     async def _open(self) -> Connection:
+        ended = asyncio.Event()
         connection = Connection(
             self._dispatcher,
             limits=self._limits,
@@ -107,6 +117,7 @@ class Channel:
             clock=self._clock,
             hooks=self._hooks,
             on_open=self._on_open,
+            on_close=lambda _: ended.set(),
         )
         loop = asyncio.get_running_loop()
         try:
@@ -118,11 +129,26 @@ class Channel:
         if self._is_closed:
             connection.abort()
             raise ConnectError(f"the channel to {self.address} is closed")
+        self._ended = ended
         return connection
 
     async def close(self) -> None:
-        """Close the connection; calls in flight end with ConnectError. Idempotent."""
+        """Close the connection; calls in flight end with ConnectError. Idempotent.
+
+        When it returns nothing is left of it: what was written has gone out and TLS has been ended. After a second
+        both are given up.
+        """
         self._is_closed = True
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        connection.close()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._ended.wait()
+        except TimeoutError:
+            connection.abort()
+            await self._ended.wait()
