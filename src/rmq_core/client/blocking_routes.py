@@ -99,6 +99,7 @@ class BlockingRoutes:
         self._tries = tries
         self._pause_s = pause_ms / 1000
         self._addresses = options.name_servers
+        self._fetch_again_at = 0.0
         self._chosen = random.choice(options.name_servers) if options.name_servers else ""
         self._routes: dict[str, tuple[TopicRoute, float]] = {}
 
@@ -141,11 +142,15 @@ class BlockingRoutes:
         raise ConnectError(f"no name server answers ({'; '.join(failures)})")
 
     def _known(self) -> tuple[str, ...]:
-        if not self._addresses and self._options.address_server is not None:
+        url = self._options.address_server
+        if url is not None and time.monotonic() >= self._fetch_again_at:
             try:
-                self._addresses = fetch_name_servers(self._options.address_server)
+                self._addresses = fetch_name_servers(url, self._options.unit_name)
             except (OSError, ValueError) as error:
-                raise ConnectError(f"the address server {self._options.address_server} fails: {error}") from error
+                if not self._addresses:
+                    raise ConnectError(f"the address server {url} fails: {error}") from error
+                logger.warning("the address server %s does not answer: %s", url, error)
+            self._fetch_again_at = time.monotonic() + self._options.intervals.address_refresh_ms / 1000
         if not self._addresses:
             raise ConnectError("no name server is known")
         return self._addresses

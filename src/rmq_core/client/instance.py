@@ -61,7 +61,11 @@ class ClientInstance:
         self._dispatcher = Dispatcher(self, _HANDLERS)
         self._channels: dict[str, Channel] = {}
         self.name_servers = NameServers(
-            options.name_servers, self._plain_channel, self.clock, address_server=options.address_server
+            options.name_servers,
+            self._plain_channel,
+            self.clock,
+            address_server=options.address_server,
+            unit_name=options.unit_name,
         )
         self._routed: set[str] = set()
         """The brokers that routes named when they were last refreshed."""
@@ -106,9 +110,12 @@ class ClientInstance:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._dispatcher.drain(0)
-        for channel in self._channels.values():
-            await channel.close()
+        await self._close_channels()
+
+    async def _close_channels(self) -> None:
+        channels = list(self._channels.values())
         self._channels.clear()
+        await asyncio.gather(*(channel.close() for channel in channels))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something beside; what it raises is logged, and close() ends it."""
@@ -391,8 +398,7 @@ class ClientInstance:
             await self._keep_balanced()
         finally:
             # Where nobody closed us this loop is ending, and no socket may outlive it.
-            for channel in list(self._channels.values()):
-                await channel.close()
+            await self._close_channels()
 
     async def _keep_balanced(self) -> None:
         while True:

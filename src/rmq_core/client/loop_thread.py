@@ -25,6 +25,7 @@ from rmq_core.errors import ClientClosedError, ClientError
 
 T = TypeVar("T")
 _STOP_S: Final = 2.0
+_LAST_S: Final = 1.5
 _marked = threading.local()
 
 
@@ -117,7 +118,10 @@ class LoopThread:
                 raise ClientClosedError("the clients' loop has ended") from None
 
     async def _drain_last(self) -> None:
+        """Run what was posted before the end, and let what was cancelled close its sockets."""
         self._drain()
+        if rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(rest, timeout=_LAST_S)
 
     def _drain(self) -> None:
         self._is_woken = False

@@ -7,6 +7,7 @@ that fails leaves the list as it was.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import logging
 import random
 import urllib.request
@@ -36,11 +37,13 @@ class NameServers:
         clock: Clock,
         *,
         address_server: str | None = None,
+        unit_name: str = "",
     ) -> None:
         self.addresses = addresses
         self._channel = channel
         self._clock = clock
         self._address_server = address_server
+        self._unit_name = unit_name
         self._chosen = random.choice(addresses) if addresses else ""
 
     def __repr__(self) -> str:
@@ -103,7 +106,7 @@ class NameServers:
         if self._address_server is None:
             return
         try:
-            addresses = await asyncio.to_thread(fetch_name_servers, self._address_server)
+            addresses = await asyncio.to_thread(fetch_name_servers, self._address_server, self._unit_name)
         except (OSError, ValueError) as error:
             logger.warning("the address server %s does not answer: %s", self._address_server, error)
             return
@@ -112,9 +115,14 @@ class NameServers:
             self.addresses = addresses
 
 
-def fetch_name_servers(url: str) -> tuple[str, ...]:
-    """What an address server says. Raises OSError and ValueError."""
+def fetch_name_servers(url: str, unit_name: str = "") -> tuple[str, ...]:
+    """What an address server says; units have lists of their own. Raises OSError and ValueError."""
     from rmq_core.client.options import parse_name_servers
 
-    with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:
-        return parse_name_servers(answer.read(_LIST_SIZE_MAX).decode().strip())
+    if unit_name:
+        url += f"-{unit_name}?nofix=1"
+    try:
+        with urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:
+            return parse_name_servers(answer.read(_LIST_SIZE_MAX).decode().strip())
+    except http.client.HTTPException as error:
+        raise OSError(f"{url} does not speak HTTP: {error!r}") from error

@@ -44,7 +44,7 @@ class ClientArguments(TypedDict, total=False):
     address_server      an HTTP URL that gives the name servers; asked again every two minutes
     namespace           stands before every topic and group on the brokers, and nowhere else
     instance_name       clients of one process with the same name share connections and one client id
-    unit_name           is added to the client id and to requests of the address server
+    unit_name           stands in the client id, and asks the address server for the list of that unit
     credentials         sign every request
     tls                 True trusts the certificates that this machine trusts; give a context for anything else
     vip_channel         send and administrate over the broker's second port
