@@ -22,6 +22,8 @@ from bench import (
     queue_drain,
     routes,
     spark_read,
+    spark_sink,
+    spark_trigger,
     store_append,
     store_flush,
     store_queues,
@@ -48,6 +50,8 @@ BENCHMARKS = {
     "drain": queue_drain.run,
     "push": client_push.run,
     "spark_read": spark_read.run,
+    "spark_sink": spark_sink.run,
+    "spark_trigger": spark_trigger.run,
 }
 
 

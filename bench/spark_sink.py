@@ -114,7 +114,9 @@ def run() -> list[Ratio]:
     import rmq_spark
 
     ratios = []
-    spark = rmq_spark.session("bench", master="local[2]", **{"spark.ui.enabled": "false"})
+    spark = rmq_spark.session(
+        "bench", master="local[2]", **{"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    )
     try:
         for size in (100, 1024):
             with embedded(mappedFileSizeCommitLog=256 << 20) as mq, raw_sender(mq) as sender:
