@@ -15,6 +15,7 @@ from support.spark_world import World, eventually, stored
 pytestmark = pytest.mark.xdist_group("spark-programs")
 
 PROGRAM = """
+import os
 import sys
 import rmq_spark
 from pyspark.sql import SparkSession
@@ -42,6 +43,26 @@ rmq_spark.register(spark)
 options = {"nameServer": name_server, "topic": topic, "minPartitions": "4"}
 frame = spark.read.format("rocketmq").options(**options).load()
 print("BATCH", frame.count(), frame.rdd.getNumPartitions() >= 4)
+
+def killing(batches):
+    # Takes the first batch of all, and kills its own executor.
+    import os
+    import time
+    for batch in batches:
+        try:
+            os.close(os.open(folder + "/killed", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            yield batch
+            continue
+        executor = int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])
+        assert "CoarseGrainedExecutorBackend" in open(f"/proc/{executor}/cmdline").read()
+        open(folder + "/killed", "w").write(str(executor))
+        os.kill(executor, 9)
+        time.sleep(60)
+
+bodies = [bytes(row[0]) for row in frame.select("body").mapInArrow(killing, "body binary").collect()]
+is_gone = not os.path.exists("/proc/" + open(folder + "/killed").read())
+print("KILLED", len(bodies), len(set(bodies)), is_gone)
 print("OFFLINE", spark.read.format("rocketmq").option("topic", topic).load(store).count())
 (frame.selectExpr("body", "tags").write.format("rocketmq").option("nameServer", name_server)
  .option("topic", topic + "-copy").mode("append").save())
@@ -99,6 +120,11 @@ def test_batch_reads_and_writes_run_where_the_package_is_not(said: str) -> None:
     assert "BATCH 400 True" in said
     assert "OFFLINE 400" in said
     assert "COPIED 400" in said
+
+
+def test_a_killed_executor_costs_no_row_and_doubles_none(said: str) -> None:
+    """Killed with the first rows in its hands: its tasks are run again elsewhere."""
+    assert "KILLED 400 400 True" in said
 
 
 def test_streams_run_where_the_package_is_not(said: str) -> None:
