@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class RocketMQError(Exception):
-    """Anything that this package raises on purpose."""
+    """Anything that this package raises on purpose. It reaches another process as it is."""
 
     retriable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by calling the class again: its arguments are not always those that Exception keeps.
+        return _again, (type(self), self.args), self.__dict__
 
 
 class ProtocolError(RocketMQError):
@@ -113,3 +117,9 @@ class ConfigError(RocketMQError):
         self.key = key
         self.value = value
         self.reason = reason
+
+
+def _again(kind: type[RocketMQError], arguments: tuple[object, ...]) -> RocketMQError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error

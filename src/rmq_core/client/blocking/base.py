@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, TypeVar
 
 from rmq_core.client import loop_thread
 from rmq_core.client.loop_thread import LoopThread
@@ -113,6 +113,9 @@ class BlockingClient(Generic[A]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be sent to another process; make one there")
 
     def _forget(self) -> None:
         """In a forked child: what was opened belongs to the parent."""
