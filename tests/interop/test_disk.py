@@ -6,6 +6,7 @@ offline reader sees every message, and `verify` finds nothing.
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,11 @@ SETTINGS = {
 class Turns:
     """A store directory, and what it must hold."""
 
-    def __init__(self, home: Path, version: str) -> None:
+    def __init__(self, home: Path, version: str, **of_apache: str) -> None:
         self.home = home
         self.version = version
+        self._of_apache = of_apache
+        """Settings of Apache's broker alone."""
         self.sent: list[str] = []
         self.committed: set[str] = set()
         self._may_repeat: set[str] = set()
@@ -51,13 +54,16 @@ class Turns:
         """Let one broker have the directory: read all that is there, add to it, stop or kill the broker."""
         self._number += 1
         turn = self._number
-        with running(server_name, self.home, kill=kill, **SETTINGS) as server:
+        own = {} if server_name == "ours" else self._of_apache
+        with running(server_name, self.home, kill=kill, **SETTINGS, **own) as server:
             if turn == 1:
-                server.create_topic(TOPIC)
+                for topic in (TOPIC, "Failing"):
+                    server.create_topic(topic)
             with CLIENTS[f"java-{self.version}-json"].start(server.name_server) as client:
                 self._read_all(client, turn)
                 self._send(client, server, turn)
                 self._group_goes_on(client, turn)
+                self._retry(client, turn)
         if kill:
             self._may_repeat |= {*self.sent}
         elif server_name != "ours":
@@ -103,6 +109,17 @@ class Turns:
         client.ask("stop", name="Same")
         self.committed = {*self.sent}
 
+    def _retry(self, client: Driver, turn: int) -> None:
+        """A message that fails once comes again, by way of its group's retry topic and the schedule."""
+        body = f"retried {turn}"
+        client.forget()
+        client.ask("producer", name="P")
+        client.ask("send", name="P", topic="Failing", body=body)
+        client.ask("push", name="Failing", topic="Failing", failures=1)
+        client.wait(lambda events: [each["body"] for each in events].count(body) >= 2, 90)
+        for name in ("Failing", "P"):
+            client.ask("stop", name=name)
+
     def check_offline(self) -> None:
         """Our reader sees every message, once unless it may repeat, and every file agrees with the log."""
         with rmq_core.open_store(self.store) as store:
@@ -110,6 +127,8 @@ class Turns:
             rows = store.to_arrow(columns=["topic", "body"]).to_pylist()
         found = Counter(row["body"].decode() for row in rows if row["topic"] == TOPIC)
         assert found.keys() == {*self.sent}
+        retried = {row["body"].decode() for row in rows if row["topic"] == "%RETRY%Failing"}
+        assert retried == {f"retried {turn}" for turn in range(1, self._number + 1)}
         assert {body for body, count in found.items() if count > 1} <= self._may_repeat
         checked = verify(self.store)
         assert checked.is_clean, checked.problems
@@ -122,8 +141,23 @@ class Turns:
 @pytest.mark.parametrize("first", ["ours", "apache"])
 def test_brokers_take_turns_on_one_directory(version: str, first: str, kill: bool, tmp_path: Path) -> None:
     """Four turns; each broker reads everything, adds every kind of message, and stops or is killed."""
-    turns = Turns(tmp_path, version)
-    names = ["ours", f"apache-{version}"]
+    _take_turns(Turns(tmp_path, version), first, kill=kill)
+
+
+@pytest.mark.parametrize("version", ROCKETMQ)
+def test_addresses_of_both_kinds_in_one_log(version: str, tmp_path: Path) -> None:
+    """Apache's broker and its clients have IPv6 addresses, ours IPv4 ones."""
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    turns = Turns(tmp_path, version, brokerIP1="::1")
+    _take_turns(turns, "apache", kill=False)
+    with rmq_core.open_store(turns.store) as store:
+        hosts = {row["storeHost"] for row in store.to_arrow(columns=["storeHost"]).to_pylist()}
+    assert {host.rpartition(":")[0].strip("[]") for host in hosts} == {"::1", "127.0.0.1"}
+
+
+def _take_turns(turns: Turns, first: str, *, kill: bool) -> None:
+    names = ["ours", f"apache-{turns.version}"]
     for name in names if first == "ours" else reversed(names):
         turns.take(name, kill=kill)
         turns.check_offline()

@@ -48,7 +48,7 @@ class Pair:
         """What both print, without what may differ."""
         patterns = self._allowed(command, "lines")
         ours, theirs = self._run(command, self.ours), self._run(command, self.theirs)
-        assert theirs, f"{command} printed nothing on Apache's broker"
+        assert theirs or command in CASES["silent"], f"{command} printed nothing on Apache's broker"
         return tuple([line for line in lines if not _matches(line, patterns)] for lines in (ours, theirs))  # type: ignore[return-value]
 
     def _run(self, command: str, server: Server) -> list[str]:
