@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import pytest
 
+from interop.differences import HEADING, listed_differences
+
 PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
 CELL: Final = "cell"
 """Name of the property of a report that says where its result goes: reports come from other processes too."""
@@ -86,6 +88,7 @@ def _page(tables: Tables) -> Iterator[str]:
         yield from _table(name, tables[name], reasons)
     if reasons:
         yield f"\n## {_REASONS}\n\n" + "".join(f"{number}. {text}\n" for number, text in enumerate(reasons, 1))
+    yield from listed_differences()
 
 
 def _table(name: str, rows: dict[str, dict[str, str]], reasons: list[str]) -> Iterable[str]:
@@ -107,7 +110,7 @@ def _shown(result: str, reasons: list[str]) -> str:
 def _read(page: str) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
     """The tables of a page."""
     reasons = dict(re.findall(r"^(\d+)\. (.*)$", page, re.MULTILINE))
-    for section in page.split("\n## ")[1:]:
+    for section in page.partition(f"\n{HEADING}\n")[0].split("\n## ")[1:]:
         name, *lines = section.splitlines()
         table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
         if name != _REASONS:

@@ -1,10 +1,12 @@
 """The methods of MQAdminExt that RocketMQ's Dashboard calls, on our broker and on Apache's 5.3.3: the results have
-the same shape and, where they must, the same values."""
+the same shape, and below them each answer on the wire has the same fields."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,8 +16,12 @@ from interop.clients import CLIENTS
 from interop.driver import Driver, DriverError
 from interop.servers import Server, running
 from interop.test_mqadmin import BROKER, prepare
+from rmq_core.errors import RemoteProtocolError
 from rmq_core.protocol import fastjson
+from rmq_core.protocol.request import REQUESTS
+from support.recorder import Recorder, recording
 
+HERE: Final = Path(__file__).parent
 VERSION: Final = ROCKETMQ[-1]
 FAR: Final = 32_503_680_000_000
 """A time that has not come, in milliseconds."""
@@ -90,6 +96,8 @@ CALLS: Final[list[tuple[str, list[Any]]]] = [
 ]
 OPEN: Final = {"fetchBrokerRuntimeStats", "getBrokerConfig"}
 """Tables with keys of each program's own: ours may have more, and lacks those here."""
+WIRE_DIFFERENCES: Final[dict[str, str]] = tomllib.loads((HERE / "wire.toml").read_text())["differences"]
+"""Requests whose answers differ, by name, with the reason."""
 LACKS: Final = {
     "getBrokerConfig": {
         "brokerIP2",  # the address for replication
@@ -105,6 +113,10 @@ class Side:
     server: Server
     dashboard: Driver
     words: dict[str, str]
+    names: Recorder
+    """What runs between the Dashboard and the name server."""
+    broker: Recorder
+    """What runs between it and the broker, where a method names the broker."""
 
     def call(self, method: str, arguments: list[Any]) -> Any:
         """The result, or the exception that the Dashboard gets."""
@@ -116,7 +128,7 @@ class Side:
 
     def _filled(self, value: Any) -> Any:
         if isinstance(value, str):
-            return value.format(**self.words)
+            return value.format(**{**self.words, "broker": self.broker.address, "name_server": self.names.address})
         return [self._filled(each) for each in value] if isinstance(value, list) else value
 
 
@@ -148,19 +160,31 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         running(f"apache-{VERSION}", home / "theirs", brokerName=BROKER) as theirs,
         client.start(ours.name_server) as our_member,
         client.start(theirs.name_server) as their_member,
-        Driver([*java, ours.name_server]) as our_dashboard,
-        Driver([*java, theirs.name_server]) as their_dashboard,
+        recording(ours.name_server) as our_names,
+        recording(ours.broker) as our_broker,
+        recording(theirs.name_server) as their_names,
+        recording(theirs.broker) as their_broker,
+        Driver([*java, our_names.address]) as our_dashboard,
+        Driver([*java, their_names.address]) as their_dashboard,
     ):
         yield (
-            Side(ours, our_dashboard, prepare(ours, our_member)),
-            Side(theirs, their_dashboard, prepare(theirs, their_member)),
+            Side(ours, our_dashboard, prepare(ours, our_member), our_names, our_broker),
+            Side(theirs, their_dashboard, prepare(theirs, their_member), their_names, their_broker),
         )
 
 
-@pytest.mark.parametrize(("method", "arguments"), CALLS, ids=str)
-def test_the_dashboard_gets_the_same(sides: tuple[Side, Side], method: str, arguments: list[Any]) -> None:
+@pytest.fixture(scope="module")
+def results(sides: tuple[Side, Side]) -> list[tuple[Any, Any]]:
+    """What every call gave, on ours and on Apache's."""
+    ours, theirs = sides
+    return [(ours.call(method, arguments), theirs.call(method, arguments)) for method, arguments in CALLS]
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)), ids=lambda number: " ".join(map(str, CALLS[number])))
+def test_the_dashboard_gets_the_same(sides: tuple[Side, Side], results: list[tuple[Any, Any]], number: int) -> None:
     """Calls one method on both; exceptions have one code, results one shape."""
-    ours, theirs = (side.call(method, arguments) for side in sides)
+    method = CALLS[number][0]
+    ours, theirs = results[number]
     if isinstance(theirs, str) or isinstance(ours, str):
         assert ours == theirs
         return
@@ -170,6 +194,39 @@ def test_the_dashboard_gets_the_same(sides: tuple[Side, Side], method: str, argu
         assert their_keys - our_keys == LACKS.get(method, set())
         return
     assert our_shape == their_shape
+
+
+@pytest.mark.usefixtures("results")
+@pytest.mark.parametrize("which", ["names", "broker"])
+def test_answers_on_the_wire_have_the_same_fields(sides: tuple[Side, Side], which: str) -> None:
+    """For each request that both servers got: the code of the answer, its header fields, the shape of its body."""
+    ours, theirs = (_answers(getattr(side, which), side.words) for side in sides)
+    assert ours.keys() == theirs.keys()
+    assert len(ours) >= (5 if which == "names" else 15)
+    different = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
+    assert different.keys() - WIRE_DIFFERENCES.keys() == set(), different
+
+
+def _answers(recorder: Recorder, words: dict[str, str]) -> dict[str, list[Any]]:
+    """By request: each answer's code, the names of its fields, and what its body is like."""
+    answers: dict[str, list[Any]] = {}
+    for recorded in recorder.recorded():
+        answer = recorded.answer
+        described = (answer.code, sorted(answer.ext or ()), _body(answer.body, words))
+        answers.setdefault(REQUESTS[recorded.request.code].__name__, []).append(described)
+    return {name: _without_repeats(each) for name, each in answers.items()}
+
+
+def _body(body: bytes, words: dict[str, str]) -> Any:
+    try:
+        return shape(fastjson.loads(body), words) if body else "nothing"
+    except RemoteProtocolError:
+        return "records, or text"
+
+
+def _without_repeats(answers: list[Any]) -> list[Any]:
+    """The Dashboard asks for some things again and again, by the clock."""
+    return [each for number, each in enumerate(answers) if each not in answers[:number]]
 
 
 def _table(result: dict[str, Any]) -> dict[str, Any]:
