@@ -247,6 +247,5 @@ class Registration:
         connected = [each for each in self._servers.values() if each.channel.is_connected]
         calls = (each.channel.call(goodbye, timeout_ms=UNREGISTER_MS) for each in connected)
         await asyncio.gather(*calls, return_exceptions=True)
-        for server in self._servers.values():
-            await server.channel.close()
+        await asyncio.gather(*(server.channel.close() for server in self._servers.values()))
         self._servers.clear()
