@@ -6,6 +6,7 @@ Whole     A record is whole when all its lengths agree with each other and with 
 
 from __future__ import annotations
 
+import functools
 import mmap
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -43,6 +44,8 @@ _ROWS: Final = {name: (np.int32, row) for row, name in enumerate(INT_FIELDS)} | 
     name: (np.int64, row) for row, name in enumerate(LONG_FIELDS)
 }
 _SPANS: Final = 6
+_V6: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+_NO_ROWS: Final = np.zeros(0, np.int64)
 
 
 def byte_array(buffer: Buffer) -> Bytes:
@@ -103,13 +106,20 @@ class Fields:
         if name not in self._read:
             self._read[name] = values = self._fixed[name]
             width, offset = _FIELDS[name]
-            if offset > _BORN_HOST:
-                rows = np.flatnonzero(self["sys_flag"] & (flags.BORN_HOST_V6 | flags.STORE_HOST_V6))
+            if offset > _BORN_HOST and len(rows := self._long_hosts):
                 hosts = self.born_host_sizes[rows] - HOST_SIZE
                 if offset > _STORE_HOST:
                     hosts = hosts + self.store_host_sizes[rows] - HOST_SIZE
                 values[rows] = strided(self._data, f">i{width}")[self._positions[rows] + offset + hosts]
         return self._read[name]
+
+    @functools.cached_property
+    def _long_hosts(self) -> Longs:
+        """The records with an address of IPv6."""
+        sys_flags = self["sys_flag"]
+        if not np.bitwise_or.reduce(sys_flags) & _V6:
+            return _NO_ROWS
+        return np.flatnonzero(sys_flags & _V6)
 
     @property
     def born_host_sizes(self) -> Longs:
@@ -208,28 +218,30 @@ def _measure(data: Bytes, positions: Longs) -> Parts:
     whole &= (magics == MAGIC_V1) | is_v2
     whole &= (sizes >= RECORD_SIZE_MIN) & (ends <= end_max)
     body_sizes = fixed["body_size"].astype(np.int64)
-    extra = ((sys_flags >> 4 & 1) + (sys_flags >> 5 & 1)).astype(np.int64) * 12
-    has_v6 = extra > 0
-    if has_v6.any():
-        whole &= starts + FIXED_SIZE + extra <= ends
-        rows = np.flatnonzero(has_v6 & whole)
-        body_sizes[rows] = strided(data, ">i4")[(starts + extra)[rows] + FIXED_SIZE - 4]
-    body_starts = starts + FIXED_SIZE + extra
+    body_starts = starts + FIXED_SIZE
+    if np.bitwise_or.reduce(sys_flags) & _V6:
+        extra = ((sys_flags >> 4 & 1) + (sys_flags >> 5 & 1)).astype(np.int64) * 12
+        body_starts += extra
+        whole &= body_starts <= ends
+        rows = np.flatnonzero((extra > 0) & whole)
+        body_sizes[rows] = strided(data, ">i4")[body_starts[rows] - 4]
     body_sizes = np.maximum(body_sizes, 0)
     topic_at = body_starts + body_sizes
-    whole &= topic_at + 3 + is_v2 <= ends
-    topic_at = np.where(whole, topic_at, 0)
+    has_v2 = bool(is_v2.any())
+    whole &= topic_at + (3 + is_v2 if has_v2 else 3) <= ends
+    if not whole.all():
+        topic_at = np.where(whole, topic_at, 0)
     topic_sizes = data[topic_at].astype(np.int64)
     topic_starts = topic_at + 1
-    if is_v2.any():
+    if has_v2:
         topic_sizes = np.where(is_v2, topic_sizes << 8 | data[topic_starts], topic_sizes)
         topic_starts += is_v2
-    whole &= topic_sizes <= np.where(is_v2, 0x7FFF, TOPIC_SIZE_MAX_V1)
+    whole &= topic_sizes <= (np.where(is_v2, 0x7FFF, TOPIC_SIZE_MAX_V1) if has_v2 else TOPIC_SIZE_MAX_V1)
     property_starts = topic_starts + topic_sizes + 2
     whole &= property_starts <= ends
-    at = np.where(whole, property_starts, 2)
-    property_sizes = data[at - 2].astype(np.int64) << 8 | data[at - 1]
-    property_sizes[property_sizes > 0x7FFF] = 0
+    at = property_starts if whole.all() else np.where(whole, property_starts, 2)
+    # A negative size is none.
+    property_sizes = np.maximum(strided(data, ">i2")[at - 2].astype(np.int64), 0)
     whole &= property_starts + property_sizes == ends
     return Parts(
         body_starts, body_sizes, topic_starts, topic_sizes, property_starts, property_sizes, whole,
