@@ -33,7 +33,7 @@ from rmq_core.columnar.parts import (
 from rmq_core.columnar.properties import Properties
 from rmq_core.columnar.room import room_for
 from rmq_core.columnar.schema import TIMESTAMP, row_schema
-from rmq_core.columnar.texts import text_column
+from rmq_core.columnar.texts import repeated, text_column
 from rmq_core.errors import CorruptRecordError, RocketMQError
 from rmq_core.protocol import sys_flag as flags
 from rmq_core.protocol.compression import decompress_body
@@ -104,7 +104,8 @@ def _text(text: bytes) -> str:
 
 
 def _broker(rows: _Rows) -> pa.Array:
-    return pa.repeat(pa.scalar(rows.broker, pa.string()), len(rows.positions))
+    count = len(rows.positions)
+    return pa.nulls(count, pa.string()) if rows.broker is None else repeated(rows.broker, count)
 
 
 def _body(rows: _Rows) -> pa.Array:
