@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -399,3 +399,39 @@ def test_a_consumer_closes_in_time_while_the_broker_is_silent(tmp_path: Path) ->
             proxy.resume()
 
     run(main())
+
+
+def test_a_strategy_that_gives_nonsense_is_told_and_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It raises, gives a number, a queue of another topic beside ours, and at last what it should."""
+    asked: list[int] = []
+
+    def strategy(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> Any:
+        asked.append(len(asked))
+        match len(asked):
+            case 1:
+                raise RuntimeError("no idea")
+            case 2:
+                return 42
+            case 3:
+                return [*queues[:1], MessageQueue("Elsewhere", "broker-a", 0), "Orders"]
+            case _:
+                return queues
+
+    async def main() -> None:
+        async with broker_cluster(tmp_path) as cluster:
+            await create(cluster, TOPIC, queues=2)
+            for number in range(2):
+                await fill(cluster, TOPIC, numbered(3), queue_id=number)
+            changes: list[Assignment] = []
+            async with lite(cluster, allocate=strategy, on_assignment=changes.append) as consumer:
+                await consumer.subscribe(TOPIC)
+                while len(changes) < 2:
+                    await consumer._role.rebalance()
+                assert [each.queues for each in changes] == [{queue(0)}, {queue(0), queue(1)}]
+                assert len(await read(consumer, 6)) == 6
+
+    run(main())
+    for told in ("no idea", "'int' object is not iterable", "no queue of Orders"):
+        assert told in caplog.text

@@ -43,11 +43,13 @@ async def owned_queues(
         logger.info("%s: the broker does not list %s as a member yet", group, instance.client_id)
         return None
     try:
-        dealt = strategy(instance.client_id, queues, sorted(members))
+        dealt = frozenset(strategy(instance.client_id, queues, sorted(members)) or ())
     except Exception as error:  # a function of the user's, or one that lacks a room's name
         logger.warning("%s: the strategy cannot divide the queues of %s: %s", group, topic, error)
         return None
-    return frozenset(dealt or ())
+    if strange := dealt - frozenset(queues):
+        logger.warning("%s: the strategy names what is no queue of %s: %s", group, topic, strange)
+    return dealt & frozenset(queues)
 
 
 async def group_members(instance: ClientInstance, group: str, route: TopicRoute) -> Sequence[str] | None:
