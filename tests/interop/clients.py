@@ -81,6 +81,7 @@ _NODE_LACKS: Final = {
         "it has no such call",
     ),
     "tls": "it has no TLS",
+    "reset on apache-4.9.7": "it does not serve request 220, by which that broker has members move",
 }
 CLIENTS: Final[dict[str, Client]] = {
     client.name: client
