@@ -148,6 +148,41 @@ def test_a_forked_child_begins_anew_or_says_that_it_cannot() -> None:
     reader.close()
 
 
+def test_where_no_thread_can_be_had_the_error_is_ours_and_the_next_use_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at the end of an interpreter, or at the limit of threads: the system refuses one, then gives it."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    client = Client(Opened)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ClientError, match="no thread for the clients' loop: can't start"):
+            client.start()
+    assert client.answer() == 42
+    client.close()
+
+
+def test_the_loop_ends_with_its_last_client_and_not_before() -> None:
+    """Two clients share a thread; a third one, opened after both were closed, has another."""
+    first, second = Client(Opened).start(), Client(Opened).start()
+    thread = first._thread
+    assert thread is not None
+    assert thread is second._thread
+    first.close()
+    assert thread.is_alive
+    assert second.answer() == 42
+    second.close()
+    assert not thread.is_alive
+    with pytest.raises(ClientClosedError):
+        thread.post(print)
+    third = Client(Opened).start()
+    assert third._thread is not thread
+    third.close()
+
+
 def test_a_program_ends_without_closing_anything() -> None:
     """Leaves a client open at the end of a program, which must end by itself and silently."""
     program = (

@@ -204,11 +204,17 @@ _current: LoopThread | None = None
 
 
 def enter() -> LoopThread:
-    """The loop thread of this process, with one user more; started if need be."""
+    """The loop thread of this process, with one user more; started if need be.
+
+    Raises ClientError where no thread can be had: there are too many, or the interpreter is ending.
+    """
     global _current  # noqa: PLW0603
     with _starting:
         if _current is None or not _current.hold():
-            _current = LoopThread()
+            try:
+                _current = LoopThread()
+            except RuntimeError as error:
+                raise ClientError(f"there is no thread for the clients' loop: {error}") from error
         return _current
 
 
