@@ -57,7 +57,8 @@ def said(world: World, tmp_path_factory: pytest.TempPathFactory) -> str:
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, world.mq.name_server, topic, str(folder)],
-        env={**bare, "SPARK_LOCAL_IP": "127.0.0.1"},
+        # With SPARK_TESTING the server takes a free port instead of 15002.
+        env={**bare, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"},
         cwd=folder,
         capture_output=True,
         text=True,
