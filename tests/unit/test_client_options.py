@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_core.client.hooks import CallHook, Hooks
 from rmq_core.client.identity import make_client_id, new_unique_key
 from rmq_core.client.options import Credentials, client_options, parse_name_servers
+from rmq_core.protocol.acl import signature
+from rmq_core.protocol.command import Command
 from rmq_core.protocol.message_id import decode_unique_key
 
 
@@ -86,3 +89,20 @@ def test_unique_keys_are_unique_and_tell_their_time(count: int) -> None:
     assert len(keys) == count
     decoded = decode_unique_key(keys.pop(), near_ms=now_ms + 1, utc_offset_ms=0)
     assert decoded is not None
+
+
+def test_a_security_token_goes_with_every_request_and_is_signed() -> None:
+    """Signs a request twice, as when it is tried again, and once without the token."""
+    request = Command(code=10, ext={"topic": "Orders"}, body=b"x")
+    CallHook(Hooks(()), Credentials("key", "secret", "token")).before("peer", request)
+    signed = dict(request.ext or {})
+    assert signed.items() >= {"AccessKey": "key", "SecurityToken": "token", "topic": "Orders"}.items()
+    assert signed["Signature"] == signature(
+        {"topic": "Orders", "AccessKey": "key", "SecurityToken": "token"}, b"x", "secret"
+    )
+    CallHook(Hooks(()), Credentials("key", "secret", "token")).before("peer", request)
+    assert request.ext == signed
+    plain = Command(code=10, ext={"topic": "Orders"}, body=b"x")
+    CallHook(Hooks(()), Credentials("key", "secret")).before("peer", plain)
+    assert "SecurityToken" not in (plain.ext or {})
+    assert (plain.ext or {})["Signature"] != signed["Signature"]
