@@ -136,7 +136,7 @@ class BrokerApp:
         self._is_started = False
 
     def _tls_to_name_servers(self) -> ssl.SSLContext | None:
-        """As in Java, a broker that takes nothing but TLS asks others for it too; its own name server is plain."""
+        """As in Java, a broker that takes nothing but TLS asks others for it; its own name server takes both."""
         settings = self.client_settings
         is_wanted = settings.use_tls or self.server_settings.tls_server_mode == TlsMode.ENFORCING
         return client_tls(settings) if is_wanted and self.name_server is None else None
