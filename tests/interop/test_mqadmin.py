@@ -132,14 +132,15 @@ def prepare(server: Server, member: Driver) -> dict[str, str]:
     member.wait(lambda events: len(events) >= 10)
     member.ask("push", name="Offline", topic="Orders")
     member.wait(lambda events: len(events) >= 20)
-    member.ask("stop", name="Offline")
-    member.ask("producer", name="Maker")
-    member.ask("send", name="Maker", topic="Idle", body="one")
     with rmq_core.Admin(name_server=server.name_server) as admin:
         for group, topic in (("Orders", "Orders"), ("Orders", "%RETRY%Orders"), ("Offline", "Orders")):
             done = functools.partial(_is_done, admin, group, topic)
             # Of a topic without messages it stores it after a long poll and the next of its rounds.
             wait_until(done, f"{group} never stored its progress of {topic}", timeout_s=120)
+    # Not before: a consumer that stops stores nothing of what its listener has just been given.
+    member.ask("stop", name="Offline")
+    member.ask("producer", name="Maker")
+    member.ask("send", name="Maker", topic="Idle", body="one")
     (server.home / "topics.list").write_text(LISTED_TOPICS)
     (server.home / "groups.list").write_text(LISTED_GROUPS)
     return {
