@@ -18,6 +18,7 @@ from rmq_core.protocol import requests as r
 from rmq_core.protocol.bodies import ClusterInfo
 from support.authority import Authority
 from support.brokers import Client, broker_app, broker_cluster, run
+from support.ports import steady_port
 
 
 async def brokers_of(address: str) -> set[str]:
@@ -108,9 +109,9 @@ async def silent_name_server() -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def name_server(home: Path, server: ServerSettings, port: int = 0) -> AsyncIterator[NameServer]:
+async def name_server(home: Path, server: ServerSettings, port: int | None = None) -> AsyncIterator[NameServer]:
     settings = NamesrvSettings(kv_config_path=str(home / "kv.json"), config_store_path=str(home / "ns"))
-    started = NameServer(settings, replace(server, bind_address="127.0.0.1", listen_port=port))
+    started = NameServer(settings, replace(server, bind_address="127.0.0.1", listen_port=port or steady_port()))
     started.start()
     try:
         yield started

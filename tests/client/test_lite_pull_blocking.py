@@ -207,21 +207,26 @@ def test_an_interrupted_poll_loses_nothing(running: Threaded) -> None:
     running.create_topic(TOPIC, queues=1)
     running.send(TOPIC, numbered(3))
     program = f"""
+        import signal
         import rmq_core
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background has it ignored
         name_server = {running.name_server!r}
         with rmq_core.LitePullConsumer("audit", start_from="earliest", name_server=name_server) as consumer:
             consumer.subscribe("{TOPIC}")
             for message in consumer:
                 print(message.queue_offset, flush=True)
         """
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert [process.stdout.readline().strip() for _ in range(3)] == ["0", "1", "2"]
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert [process.stdout.readline().strip() for _ in range(3)] == ["0", "1", "2"]
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert "KeyboardInterrupt" in errors
     assert running.do(stored_progress(running.cluster)) in (2, 3)
     assert running.broker.clients.consumer_group("audit") is None

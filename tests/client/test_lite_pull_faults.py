@@ -55,13 +55,18 @@ async def set_permission(cluster: Cluster, permission: int) -> None:
 
 
 def test_members_come_and_go_and_no_message_is_lost(tmp_path: Path) -> None:
-    """One to four members over two brokers while 20,000 messages flow; each message is finished by somebody."""
+    """One to four members over two brokers while 20,000 messages flow; each message is finished by somebody.
+
+    What a member finished that left does not come again. What one finished that lost a queue to a new member may:
+    the new one can ask for progress before that is stored.
+    """
 
     async def main() -> None:
         async with broker_cluster(tmp_path, masters=2) as cluster:
             await create(cluster, TOPIC, queues=4)
             seen: Counter[tuple[MessageQueue, int]] = Counter()
             owners: dict[str, set[MessageQueue]] = {}
+            left_behind: set[tuple[MessageQueue, int]] = set()
             total = 20_000
 
             async def feed() -> None:
@@ -71,6 +76,8 @@ def test_members_come_and_go_and_no_message_is_lost(tmp_path: Path) -> None:
                     await asyncio.sleep(0.02)
 
             async def member(name: str, stopping: asyncio.Event) -> None:
+                mine: set[tuple[MessageQueue, int]] = set()
+
                 def changed(change: Assignment) -> None:
                     owners[name] = set(change.queues)
 
@@ -78,8 +85,13 @@ def test_members_come_and_go_and_no_message_is_lost(tmp_path: Path) -> None:
                     await consumer.subscribe(TOPIC)
                     while not stopping.is_set():
                         for message in await consumer.poll(timeout_ms=50, count_max=100):
-                            seen[message.queue, message.queue_offset] += 1
+                            place = message.queue, message.queue_offset
+                            assert place not in left_behind
+                            seen[place] += 1
+                            mine.add(place)
                     await consumer.commit()
+                    held = owners[name]
+                left_behind.update(place for place in mine if place[0] in held)
                 owners.pop(name, None)
 
             feeding = asyncio.create_task(feed())
@@ -101,8 +113,6 @@ def test_members_come_and_go_and_no_message_is_lost(tmp_path: Path) -> None:
             for broker in range(2):
                 ends = [await stored_progress(cluster, number, broker=broker) for number in range(4)]
                 assert ends == [cluster.apps[broker].broker.store.max_offset(TOPIC, number) for number in range(4)]
-            # Only what was given out and not finished when a queue moved comes twice.
-            assert sum(seen.values()) - total <= 8 * 4 * 100
 
     run(main())
 

@@ -173,7 +173,9 @@ def test_ctrl_c_ends_a_send_that_waits(mq: EmbeddedBroker) -> None:
     """Interrupts a process that sends to a broker which never answers; it must end at once."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         text = """
+import signal
 from rmq_core.client.send_results import SendError
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background has it ignored
 producer = Producer("PG", name_server=name_server, broker_address_map={sys.argv[3]: sys.argv[4]})
 print("sending", flush=True)
 try:

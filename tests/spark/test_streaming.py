@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from rmq_core.errors import BrokerError
 from rmq_core.protocol import requests as r
 from rmq_core.protocol.bodies import ConsumerConnection
+from support.ports import steady_port
 from support.spark_world import World, bodies_of, broker_of_its_own, eventually
 from support.threaded import Threaded
 
@@ -370,7 +371,7 @@ def test_a_watermark_and_a_window_hold(spark: SparkSession, world: World, tmp_pa
 
 def test_a_broker_that_restarts_under_a_query_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Killed and started again on the same files and ports while batches run: every row once."""
-    store, ports = tmp_path / "store", {"listenPort": _free_port(), "namesrvPort": _free_port()}
+    store, ports = tmp_path / "store", {"listenPort": steady_port(), "namesrvPort": steady_port()}
     settings: dict[str, Any] = {"flushDiskType": "SYNC_FLUSH", **ports}
     sent = texts(*range(60))
     folder = tmp_path / "query"
@@ -385,14 +386,6 @@ def test_a_broker_that_restarts_under_a_query_costs_nothing(spark: SparkSession,
         assert query.isActive
         eventually(lambda: progress(world, "survivors", topic, 2) == {"0": 30, "1": 30}, "progress is stored")
         eventually(lambda: members(world, "survivors"), "the query is a member again")
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def test_foreach_batch_sees_the_same_rows_twice(spark: SparkSession, world: World, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from rmq_core.protocol import requests as r
 from rmq_core.protocol.message import encode_properties
 from rmq_core.protocol.record import StoredRecord, decode_pull_body
 from support.cluster import address_of, name_servers
+from support.ports import steady_port
 
 SMALL = {
     "mapped_file_size_commit_log": 16 << 20,
@@ -214,8 +215,11 @@ def broker_app(
         }
     )
     server = ServerSettings(
-        bind_address="127.0.0.1",
-        **{key: value for key, value in changes.items() if key not in own | store | outgoing},
+        **{
+            "bind_address": "127.0.0.1",
+            "listen_port": steady_port(),
+            **{key: value for key, value in changes.items() if key not in own | store | outgoing},
+        }
     )
     client = ClientSettings(**{key: value for key, value in changes.items() if key in outgoing})
     return BrokerApp(settings, store_settings, server, client_settings=client, clock=clock, memory_size=24 << 30)

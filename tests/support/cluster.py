@@ -15,6 +15,7 @@ from rmq_core.net.calls import Answer
 from rmq_core.net.channel import Channel
 from rmq_core.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from rmq_core.protocol.requests import RegisterBroker, Registered
+from support.ports import steady_port
 
 
 @contextlib.asynccontextmanager
@@ -31,7 +32,9 @@ async def name_servers(
                 config_store_path=str(home / "ns.properties"),
                 **settings,
             )
-            server = NameServer(own, ServerSettings(bind_address="127.0.0.1"), clock=clock)
+            server = NameServer(
+                own, ServerSettings(bind_address="127.0.0.1", listen_port=steady_port()), clock=clock
+            )
             server.start()
             servers.append(server)
         yield servers

@@ -19,7 +19,7 @@ from rmq_core.protocol.record import (
     encode_blank,
     encode_record,
 )
-from unit.test_batch import batches
+from unit.test_batch_codec import batches
 from unit.test_record import stored_records
 
 field_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=10)

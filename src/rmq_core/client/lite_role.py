@@ -4,7 +4,8 @@ Ours    By subscription the group's members divide the queues between them; by a
 Comes   A queue begins at the group's progress, or where new groups start; the call-back may seek before the first
         pull goes out.
 Goes    Nothing more is given out; the call-back may commit; then what is finished is stored with acknowledgement,
-        before the next owner can ask. What was given out and is not finished is the next owner's.
+        and comes again where a new owner asked before that. What was given out and is not finished is the next
+        owner's.
 """
 
 from __future__ import annotations
