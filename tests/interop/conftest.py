@@ -23,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Reports(config.stash[_MATRIX]))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under pytest-xdist half of the clients of a server share a process and a server; else a module's tests do."""
     for item in items:
