@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, Self
 
 ANSWER_S: Final = 60
@@ -30,7 +31,10 @@ class DriverError(Exception):
 class Driver:
     """A running client program."""
 
-    def __init__(self, command: list[str], *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: list[str], *, environment: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
+        """folder: where it runs, and leaves what it writes."""
         self.events: list[Event] = []
         """Everything that consumers received, and checks of transactions."""
         self._said: list[str] = []
@@ -45,6 +49,7 @@ class Driver:
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
+            cwd=folder,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

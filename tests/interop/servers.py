@@ -75,6 +75,11 @@ class Server:
             f"{group} never committed all it took",
         )
 
+    def wait_until_read(self, group: str, topic: str) -> None:
+        """Return when a group has committed everything that there is."""
+        with Admin(name_server=self.name_server) as admin:
+            wait_until(lambda: _is_read(admin, group, topic), f"{group} never committed all of {topic}")
+
     def mqadmin(self, version: str, *arguments: str) -> str:
         """What Apache's tool of that version prints, and how it ends."""
         done = mqadmin(version, *arguments, "-n", self.name_server, home=self.home)
@@ -88,6 +93,11 @@ def wait_until(is_done: Callable[[], bool], otherwise: str, timeout_s: float = 3
     while not is_done():
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.05)
+
+
+def _is_read(admin: Admin, group: str, topic: str) -> bool:
+    offsets = admin.offsets(group, topic)
+    return all(offset == admin.max_offset(queue) for queue, offset in offsets.items())
 
 
 def _is_known(names: BlockingChannel, topic: str) -> bool:

@@ -62,7 +62,7 @@ class Turns:
             with CLIENTS[f"java-{self.version}-json"].start(server.name_server) as client:
                 self._read_all(client, turn)
                 self._send(client, server, turn)
-                self._group_goes_on(client, turn)
+                self._group_goes_on(client, server, turn)
                 self._retry(client, turn)
         if kill:
             self._may_repeat |= {*self.sent}
@@ -99,13 +99,14 @@ class Turns:
         for name in ("P", "T"):
             client.ask("stop", name=name)
 
-    def _group_goes_on(self, client: Driver, turn: int) -> None:
+    def _group_goes_on(self, client: Driver, server: Server, turn: int) -> None:
         """The same group in every turn gets what is new, and what it had before only where that may be."""
         client.ask("push", name="Same", topic=TOPIC)
         wanted = {*self.sent} - self.committed
         events = client.wait(lambda events: {each["body"] for each in events} >= wanted, 90)
         again = {each["body"] for each in events} & self.committed - self._may_repeat
         assert not again, f"turn {turn} gave {sorted(again)[:5]} to the group a second time"
+        server.wait_until_read("Same", TOPIC)
         client.ask("stop", name="Same")
         self.committed = {*self.sent}
 

@@ -27,6 +27,7 @@ from rmq_core.errors import BrokerError
 HERE: Final = Path(__file__).parent
 CASES: Final[dict[str, Any]] = tomllib.loads((HERE / "mqadmin.toml").read_text())
 BROKER: Final = "judged"
+GROUPS_READ: Final = [(group, topic) for group in ("Orders", "Offline") for topic in ("Orders", f"%RETRY%{group}")]
 LISTED_TOPICS: Final = json.dumps(
     [{"topicName": f"Listed{each}", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for each in (1, 2)]
 )
@@ -105,7 +106,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     with (
         running("ours", home / "ours", brokerName=BROKER) as ours,
         running(f"apache-{ROCKETMQ[-1]}", home / "theirs", brokerName=BROKER) as theirs,
-        Driver([*java, "-cp", java_class_path(version), "Mqadmin"]) as tool,
+        Driver([*java, "-cp", java_class_path(version), "Mqadmin"], folder=home) as tool,
         CLIENTS[f"java-{version}-json"].start(ours.name_server) as our_member,
         CLIENTS[f"java-{version}-json"].start(theirs.name_server) as their_member,
     ):
@@ -133,7 +134,7 @@ def prepare(server: Server, member: Driver) -> dict[str, str]:
     member.ask("push", name="Offline", topic="Orders")
     member.wait(lambda events: len(events) >= 20)
     with rmq_core.Admin(name_server=server.name_server) as admin:
-        for group, topic in (("Orders", "Orders"), ("Orders", "%RETRY%Orders"), ("Offline", "Orders")):
+        for group, topic in GROUPS_READ:
             done = functools.partial(_is_done, admin, group, topic)
             # Of a topic without messages it stores it after a long poll and the next of its rounds.
             wait_until(done, f"{group} never stored its progress of {topic}", timeout_s=120)

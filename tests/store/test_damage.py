@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_core.clock import ManualClock
 from rmq_core.protocol.record import CRC_PROPERTY_SIZE, decode_record, scan_records
 from rmq_core.store.repair import RepairOptions, repair
 from rmq_core.store.verify import Verified, verify
@@ -312,6 +313,31 @@ def test_an_abort_file_is_a_note_and_what_only_a_start_would_do_is_no_problem(ro
     assert found.problems == []
     assert any("abort" in note for note in found.notes)
     assert any("keys are not in the index" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("promised", [False, True])
+def test_a_queue_that_a_killed_broker_had_not_written_yet_is_no_problem(tmp_path: Path, promised: bool) -> None:
+    """The first message of a topic came after the queues were written for the last time, says the checkpoint."""
+    root, clock = tmp_path / "store", ManualClock()
+    store = open_store(root, clock=clock)
+    put(store, 0, topic="Old")
+    store.end_pass()
+    store.close()
+    checkpoint = (root / "checkpoint").read_bytes()
+    clock._now_ms += 5_000
+    store = open_store(root, clock=clock)
+    for number, topic in ((1, "New"), (2, "Old")):
+        put(store, number, topic=topic)
+        store.end_pass()
+        clock._now_ms += 1_000
+    store.close()
+    (root / "abort").touch()
+    shutil.rmtree(root / "consumequeue/New")
+    if not promised:
+        (root / "checkpoint").write_bytes(checkpoint)
+    found = verify(root)
+    assert bool(found.problems) is promised
+    assert ("the queue New/0 is not there yet" in found.notes) is not promised
 
 
 def test_the_topic_table_tells_a_deleted_topic_from_a_lost_queue(root: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rmq_core.clock import ManualClock
 from rmq_core.errors import StoreError
 from rmq_core.store.message_store import PutStatus
+from rmq_core.store.verify import verify
 from support.stores import numbers, open_store, put
 
 TAKE_LOCK = (
@@ -124,3 +125,14 @@ def test_a_spare_file_of_the_log_does_not_outlive_a_stop(tmp_path: Path) -> None
     assert len(list((tmp_path / "commitlog").iterdir())) == 2
     store.close()
     assert len(list((tmp_path / "commitlog").iterdir())) == 1
+
+
+def test_keys_of_a_single_message_are_entered_once(tmp_path: Path) -> None:
+    """It stands at the beginning of the log, which is what an empty index says too; the store is opened again."""
+    store = open_store(tmp_path)
+    put(store, 0)
+    store.end_pass()
+    store.close()
+    open_store(tmp_path).close()
+    found = verify(tmp_path)
+    assert (found.index_entries, found.problems) == (3, [])

@@ -186,8 +186,8 @@ class MessageStore:
     def _catch_up_index(self, index: KeyIndex, *, is_clean: bool) -> None:
         """Have the index built from its last message on; after a crash that one may lack some of its keys."""
         index.index.remove_from(self.log.end)
-        _, last = index.index.last_end()
-        if is_clean and last > 0 and (record := self.log.record(last)) is not None:
+        time_ms, last = index.index.last_end()
+        if is_clean and time_ms > 0 and (record := self.log.record(last)) is not None:
             last += len(record)
         index.collect_log(max(last, self.log.start), self.log.end)
 

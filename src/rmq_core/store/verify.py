@@ -23,7 +23,7 @@ import orjson
 from rmq_core.columnar import DispatchColumns, dispatch_columns, kernels
 from rmq_core.errors import StoreError
 from rmq_core.protocol.record import CRC_PROPERTY_SIZE, has_valid_record_crc
-from rmq_core.store.checkpoint import CHECKPOINT_SIZE
+from rmq_core.store.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from rmq_core.store.segments import segment_name
 from rmq_core.store.tools import Findings, Problem, StoreFiles
 from rmq_core.store.verify_batches import BatchCheck
@@ -81,7 +81,8 @@ class Verification:
         for path, offset, text in self._files.odd_files:
             self._found.problem(path, offset, text)
         segments = self._files.segments
-        queues = QueueCheck(self._root, self._files, self._found, topic_names(self._root))
+        entered_ms = self._entered_ms() if self._is_running else None
+        queues = QueueCheck(self._root, self._files, self._found, topic_names(self._root), entered_ms=entered_ms)
         batches = BatchCheck(self._root, self._files, self._found)
         index = IndexCheck(self._files.disk, self._root / "index", self._found, segments.first)
         walk = LogWalk(segments, segments.first)
@@ -103,7 +104,7 @@ class Verification:
             self._on_progress(step.end - segments.first, segments.end - segments.first)
         result.log_end = walk.end
         self._check_tail(walk.end)
-        queues.finish(self._damages, walk.end, is_running=self._is_running)
+        queues.finish(self._damages, walk.end)
         batches.finish()
         index.finish(self._missing_key, is_running=self._is_running)
         self._check_checkpoint(walk.end)
@@ -150,6 +151,12 @@ class Verification:
                 self._log_problem(start, text)
 
     # Small files
+
+    def _entered_ms(self) -> int:
+        """What the checkpoint promises of the queues."""
+        checkpoint = Checkpoint(self._files.disk, self._root / "checkpoint")
+        checkpoint.load()
+        return checkpoint.queues_time_ms
 
     def _check_checkpoint(self, log_end: int) -> None:
         path = self._root / "checkpoint"

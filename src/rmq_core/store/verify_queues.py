@@ -38,9 +38,13 @@ _KEYS_MAX: Final = 1 << 16
 class QueueCheck:
     """All queues with entries of twenty bytes."""
 
-    def __init__(self, root: Path, files: StoreFiles, found: Findings, topics: set[str] | None) -> None:
-        """topics: those that the broker knows, if that can be told."""
+    def __init__(
+        self, root: Path, files: StoreFiles, found: Findings, topics: set[str] | None, *, entered_ms: int | None
+    ) -> None:
+        """topics: those that the broker knows, if that can be told. entered_ms: the store time before which
+        everything is in the queues; None where all is, because the last stop was clean."""
         self._root = root
+        self._entered_ms = entered_ms
         self._files = files
         self._found = found
         self._topics = topics
@@ -76,7 +80,7 @@ class QueueCheck:
     def _add_light(self, step: Stretch, columns: DispatchColumns, row: int) -> None:
         record = decode_record(step.buffer, int(step.positions[row]))
         for name, queue_offset in self._light.of(record.topic, record.property_bytes):
-            number = self._number(name.encode(), 0, record.log_offset)
+            number = self._number(name.encode(), 0, record.log_offset, record.store_time_ms)
             wanted = _wanted(columns, np.array([row]), np.array([queue_offset]))
             self._collect(np.array([number], np.int32), wanted)
 
@@ -98,11 +102,13 @@ class QueueCheck:
             zip(present.tolist(), first[present].tolist(), strict=True), key=lambda each: each[1]
         ):
             topic = columns.topics[columns.topic_ids[row]]
-            numbers[place] = self._number(topic, int(columns.queue_ids[row]), int(columns.log_offsets[row]))
+            numbers[place] = self._number(
+                topic, int(columns.queue_ids[row]), int(columns.log_offsets[row]), int(columns.store_times_ms[row])
+            )
         of_rows: NDArray[np.int32] = numbers[keys]
         return of_rows
 
-    def _number(self, topic: bytes, queue_id: int, log_offset: int) -> int:
+    def _number(self, topic: bytes, queue_id: int, log_offset: int, time_ms: int) -> int:
         number = self._numbers.get((topic, queue_id))
         if number is None:
             number = self._numbers[topic, queue_id] = len(self._queues)
@@ -110,6 +116,8 @@ class QueueCheck:
             name = topic.decode("utf-8", "replace")
             if self._topics is not None and name not in self._topics:
                 self._found.note(f"messages of {name} are in the log, but the topic is not: was it deleted?")
+            elif self._entered_ms is not None and time_ms >= self._entered_ms:
+                self._found.note(f"the queue {name}/{queue_id} is not there yet")
             else:
                 folder = self._root / "consumequeue" / name / str(queue_id)
                 self._found.problem(folder, 0, f"the queue of the record at {log_offset} of the log is missing")
@@ -131,12 +139,12 @@ class QueueCheck:
             if queue is not None:
                 self.entries += queue.compare(wanted[low:high])
 
-    def finish(self, damages: Sequence[Damage], log_end: int, *, is_running: bool) -> None:
+    def finish(self, damages: Sequence[Damage], log_end: int) -> None:
         """The log is over: what is left in the queues belongs to no message."""
         self._compare()
         for queue in self._queues:
             if queue is not None:
-                self.entries += queue.finish(damages, log_end, is_running=is_running)
+                self.entries += queue.finish(damages, log_end, is_running=self._entered_ms is not None)
 
 
 def _wanted(
