@@ -25,12 +25,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under pytest-xdist half of the clients of a server share a process and a server; else a module's tests do."""
+    """Under pytest-xdist half of the clients of a server share a process and a server; else a module's tests of one
+    version do."""
     for item in items:
-        item.user_properties.append((CELL, place_of(item)))
+        table, row, column = place_of(item)
+        item.user_properties.append((CELL, (table, row, column)))
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        half = list(CLIENTS.values()).index(parameters["client"]) % 2 if "client" in parameters else ""
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {parameters.get('server', '')} {half}"))
+        if "client" in parameters:
+            column = f"{parameters['server']} {list(CLIENTS.values()).index(parameters['client']) % 2}"
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {column}"))
 
 
 class _Reports:

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import pytest
 
+from interop.artifacts import ROCKETMQ
 from interop.differences import HEADING, listed_differences
+from interop.servers import SERVERS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
 CELL: Final = "cell"
@@ -69,7 +71,17 @@ def place_of(item: pytest.Item) -> tuple[str, str, str]:
         server, client = parameters.pop("server"), str(parameters.pop("client"))
         extra = f" ({item.callspec.id.split('-')[-1]})" if parameters else ""
         return f"{table}: {server}", row + extra, client
-    return table, row, " ".join(str(each) for each in parameters.values()) or "result"
+    column, rest = _version_of(item.callspec.id if parameters else "")
+    return table, f"{row}: {rest}" if rest else row, column
+
+
+def _version_of(case: str) -> tuple[str, str]:
+    """The column of a test without clients, by its id: the version or server it is about; and what else it says."""
+    if case in SERVERS:
+        return case, ""
+    parts = case.split("-")
+    version = next((part for part in parts if part in ROCKETMQ), "result")
+    return version, "-".join(part for part in parts if part != version)
 
 
 def _result(report: Any) -> str:

@@ -1,5 +1,7 @@
-"""The methods of MQAdminExt that RocketMQ's Dashboard calls, on our broker and on Apache's 5.3.3: the results have
-the same shape, and below them each answer on the wire has the same fields."""
+"""The methods of MQAdminExt that RocketMQ's Dashboard calls.
+
+They go to our broker and to Apache's 5.3.3, and the results have the same shape.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Apache's mqadmin, 4.9.7 and 5.3.3, on our broker and on Apache's 5.3.3, whose answers ours follow: the same
-commands, in an equal state, print the same once what must differ is masked."""
+"""Apache's mqadmin on our broker and on Apache's.
+
+Both are in an equal state, and the same commands print the same once what must differ is masked. The tool is of
+4.9.7 and of 5.3.3, the broker of 5.3.3, whose answers ours follow.
+"""
 
 from __future__ import annotations
 
