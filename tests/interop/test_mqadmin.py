@@ -140,7 +140,7 @@ def prepare(server: Server, member: Driver) -> dict[str, str]:
         for group, topic in GROUPS_READ:
             done = functools.partial(_is_done, admin, group, topic)
             # Of a topic without messages it stores it after a long poll and the next of its rounds.
-            wait_until(done, f"{group} never stored its progress of {topic}", timeout_s=120)
+            wait_until(done, f"{group} never stored its progress of {topic}", timeout_s=300)
     # Not before: a consumer that stops stores nothing of what its listener has just been given.
     member.ask("stop", name="Offline")
     member.ask("producer", name="Maker")
