@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -56,7 +57,7 @@ class Surroundings:
     sending: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SENDS_IN_FLIGHT_MAX))
 
 
-class Consumption:
+class Consumption(ABC):
     """What ordered and unordered consumption share. Lives on the consumer's loop."""
 
     def __init__(self, around: Surroundings) -> None:
@@ -64,13 +65,13 @@ class Consumption:
         self._quiet: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @abstractmethod
     def put(self, queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
         """Consume what was fetched."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finished(self, report: Report) -> None:
         """A worker has something to tell."""
-        raise NotImplementedError
 
     async def halted(self, queue: ProcessQueue, timeout_ms: float | None) -> bool:
         """Begin no more calls for a queue and wait for those that run. False where they took longer."""
